@@ -1,0 +1,61 @@
+"""Which of my machines, alone or together, trains this Dense model fastest, and can I believe the numbers?
+
+Use it as ``import aner_nb as aner``. Public names are loaded when they are first used, so that the import is
+quick and never brings in TensorFlow, Dask or the charts by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+__version__: Final = "0.1.0"
+
+if TYPE_CHECKING:
+    from aner_nb.case import Case as Case
+    from aner_nb.case import Dense as Dense
+    from aner_nb.case import Placement as Placement
+    from aner_nb.cluster import Cluster as Cluster
+    from aner_nb.cluster import connect as connect
+    from aner_nb.cluster import local_cluster as local_cluster
+    from aner_nb.data import arrays as arrays
+    from aner_nb.data import digits as digits
+    from aner_nb.data import iris as iris
+    from aner_nb.data import teacher as teacher
+    from aner_nb.errors import AnerError as AnerError
+    from aner_nb.optimizers import SGD as SGD
+    from aner_nb.optimizers import Adam as Adam
+    from aner_nb.plan import make_plan as make_plan
+    from aner_nb.trial import Trial as Trial
+    from aner_nb.trial import run as run
+
+_HOME: Final = {
+    "Case": "case",
+    "Dense": "case",
+    "Placement": "case",
+    "Cluster": "cluster",
+    "connect": "cluster",
+    "local_cluster": "cluster",
+    "arrays": "data",
+    "digits": "data",
+    "iris": "data",
+    "teacher": "data",
+    "AnerError": "errors",
+    "SGD": "optimizers",
+    "Adam": "optimizers",
+    "make_plan": "plan",
+    "Trial": "trial",
+    "run": "trial",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604 -- strings all the same
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'aner_nb' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"aner_nb.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

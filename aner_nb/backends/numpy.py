@@ -1,0 +1,49 @@
+"""Gradients with NumPy alone: the reference, and ranks where TensorFlow is not installed."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, GradientSum, Partition
+from aner_nb.model import Model, gradient_sum, operations
+
+
+class NumpyGradientFunction(AbstractGradientFunction):
+    """The canonical reference as a backend."""
+
+    def __init__(self, model: Model, partition: Partition) -> None:
+        self._model = model
+        self._partition = partition
+        self.proof = DeviceProof(
+            requested="CPU:0",
+            produced_on=("CPU:0",),
+            operations_on={"CPU:0": len(operations(model))},
+            framework=f"numpy {np.__version__}",
+        )
+        self.compile_ns = 0
+        self.trace_count = 1
+
+    def __call__(
+        self, parameters: NDArray[np.floating], block: tuple[int, int], out: NDArray[np.float64]
+    ) -> GradientSum:
+        start, stop = block
+        began = time.perf_counter_ns()
+        loss = gradient_sum(
+            self._model,
+            parameters,
+            self._partition.features[start:stop],
+            self._partition.targets[start:stop],
+            out,
+        )
+        spent = time.perf_counter_ns() - began
+        return GradientSum(stop - start, loss, out, (0, spent, 0, spent))
+
+    def device_bytes(self) -> dict[str, int | None]:
+        """NumPy has no device of its own."""
+        return {"current": None, "peak": None}
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,226 @@
+"""Gradients with TensorFlow on CPU, CUDA and Metal: the only module that imports it.
+
+One concrete function a rank: traced once, called with the flat parameter vector and a shard. On CPU the
+vector is handed over without a copy where its memory is aligned as TensorFlow wants it, and gradients are
+read from TensorFlow's own buffers, so that one pass (cast to float64) brings them to the reply's slot.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Final
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework.load_library import load_pluggable_device_library
+
+from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, GradientSum, Partition
+from aner_nb.case import Placement
+from aner_nb.errors import BackendUnavailable, ContractBroken
+from aner_nb.model import Model
+
+PLUGGABLE_DEVICE_VARIABLE: Final = "ANER_NB_PLUGGABLE_DEVICE"
+"""Names a shared library that emulates an accelerator; for tests only, and said so in the receipt."""
+
+_ALIGNMENT: Final = 64
+_BOOKKEEPING: Final = frozenset(
+    # Operations that carry shapes, constants or values across, and compute nothing of the gradient.
+    "_Arg _Retval _Send _Recv _HostSend _HostRecv Const NoOp Shape ShapeN Size Rank Identity "
+    "Placeholder BroadcastGradientArgs Range Pack StridedSlice ExpandDims Cast".split()
+)
+
+
+def configure(placement: Placement) -> str:
+    """Set this process up for one placement and return the device's TensorFlow name.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the device is not there, or TensorFlow already runs in this process with other settings.
+    """
+    library = os.environ.get(PLUGGABLE_DEVICE_VARIABLE)
+    if library and placement.backend != "cpu":
+        load_pluggable_device_library(library)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(placement.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.set_soft_device_placement(False)
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        gpus = tf.config.list_physical_devices("GPU")
+        if placement.backend == "cpu":
+            tf.config.set_visible_devices([], "GPU")
+            return "CPU:0"
+        if placement.device >= len(gpus):
+            raise BackendUnavailable(
+                f"TensorFlow {tf.__version__} sees {len(gpus)} accelerators here, so there is no "
+                f"{placement.backend}:{placement.device}.",
+                remedy="Run `aner-nb doctor` on that machine: it says what is missing.",
+            )
+        chosen = gpus[placement.device]
+        tf.config.set_visible_devices([chosen], "GPU")
+        if placement.backend == "cuda":
+            tf.config.experimental.set_memory_growth(chosen, True)
+    except RuntimeError as error:
+        if placement.threads == tf.config.threading.get_intra_op_parallelism_threads():
+            return "CPU:0" if placement.backend == "cpu" else "GPU:0"
+        raise BackendUnavailable(
+            f"TensorFlow already runs in this process with other settings ({error}).",
+            remedy="Let the cluster start fresh workers: run them under a nanny.",
+        ) from error
+    return "GPU:0"
+
+
+class TensorflowGradientFunction(AbstractGradientFunction):
+    """The traced forward and backward of one rank."""
+
+    def __init__(
+        self, model: Model, partition: Partition, placement: Placement, *, resident: bool
+    ) -> None:
+        self._device = configure(placement)
+        self._resident = resident
+        self._layout = model.layout
+        self.trace_count = 0
+        self._vector_address = 0
+        self._vector: Any = None
+        self._synchronise = tf.test.experimental.sync_devices if self._device != "CPU:0" else None
+        dtype = partition.features.dtype.name
+        began = time.perf_counter_ns()
+        with tf.device(self._device):
+            self._features: Any = tf.constant(partition.features) if resident else partition.features
+            self._targets: Any = tf.constant(partition.targets) if resident else partition.targets
+        self._function = self._trace(model, dtype)
+        self.proof = self._prove(placement, dtype)
+        self.compile_ns = time.perf_counter_ns() - began
+
+    def _trace(self, model: Model, dtype: str) -> Any:
+        targets = self._targets
+        signature = [
+            tf.TensorSpec([self._layout.size], dtype),
+            tf.TensorSpec([None, model.features], dtype),
+            tf.TensorSpec([None, *targets.shape[1:]], targets.dtype),
+        ]
+
+        @tf.function(input_signature=signature, autograph=False)
+        def gradients(vector: Any, features: Any, labels: Any) -> list[Any]:
+            self.trace_count += 1
+            with tf.device(self._device):
+                pieces = tf.split(vector, list(self._layout.sizes))
+                arrays = [
+                    tf.reshape(piece, shape)
+                    for piece, shape in zip(pieces, self._layout.shapes, strict=True)
+                ]
+                with tf.GradientTape() as tape:
+                    tape.watch(arrays)
+                    loss = _loss_sum(model, arrays, features, labels)
+                return [loss, *tape.gradient(loss, arrays)]
+
+        return gradients.get_concrete_function()
+
+    def _prove(self, placement: Placement, dtype: str) -> DeviceProof:
+        """Run the function once on no more than one row and read where everything ran."""
+        vector = np.zeros(self._layout.size, dtype)
+        eager_context.enable_run_metadata()
+        try:
+            outputs = self._run(self._upload(vector), 0, min(1, len(self._features)))
+            metadata = eager_context.context().export_run_metadata()
+        finally:
+            eager_context.disable_run_metadata()
+        operations: dict[str, int] = {}
+        strays: list[str] = []
+        for graph in metadata.function_graphs:
+            for node in (node for part in graph.partition_graphs for node in part.node):
+                device = _short(node.device)
+                operations[device] = operations.get(device, 0) + 1
+                if device != self._device and node.op not in _BOOKKEEPING:
+                    strays.append(f"{node.op} on {device}")
+        produced = tuple(sorted({_short(tensor.device) for tensor in outputs}))
+        if strays or produced != (self._device,) or not operations:
+            found = ", ".join(strays[:3]) or f"gradients on {', '.join(produced)}"
+            raise ContractBroken(
+                f"{placement} was to compute on {self._device}, but TensorFlow placed {found}.",
+                remedy="The device lacks a kernel that the model needs: use another backend for this rank.",
+            )
+        return DeviceProof(
+            requested=self._device,
+            produced_on=produced,
+            operations_on=operations,
+            framework=f"tensorflow {tf.__version__}",
+            emulated=placement.backend != "cpu" and PLUGGABLE_DEVICE_VARIABLE in os.environ,
+        )
+
+    def _upload(self, parameters: NDArray[np.floating]) -> Any:
+        address = parameters.ctypes.data
+        if self._device != "CPU:0" or address % _ALIGNMENT:
+            with tf.device(self._device):
+                return tf.constant(parameters)
+        if address != self._vector_address:
+            # The tensor shares the slot's memory: it is made once and read afresh in every call. The
+            # coordinator writes the slot only while no call runs.
+            self._vector = tf.experimental.dlpack.from_dlpack(parameters.__dlpack__())
+            self._vector_address = address
+        return self._vector
+
+    def _run(self, vector: Any, start: int, stop: int) -> list[Any]:
+        if self._resident:
+            with tf.device(self._device):
+                return self._function(vector, self._features[start:stop], self._targets[start:stop])
+        return self._function(
+            vector, *self._stream(self._features[start:stop], self._targets[start:stop])
+        )
+
+    def _stream(self, *arrays: NDArray[Any]) -> list[Any]:
+        with tf.device(self._device):
+            return [tf.constant(array) for array in arrays]
+
+    def __call__(
+        self, parameters: NDArray[np.floating], block: tuple[int, int], out: NDArray[np.float64]
+    ) -> GradientSum:
+        began = time.perf_counter_ns()
+        vector = self._upload(parameters)
+        uploaded = time.perf_counter_ns()
+        loss, *gradients = self._run(vector, *block)
+        if self._synchronise is not None:
+            self._synchronise()
+        computed = time.perf_counter_ns()
+        for slot, gradient in zip(self._layout.views(out), gradients, strict=True):
+            np.copyto(slot, memoryview(gradient))
+        loss_sum = float(np.asarray(memoryview(loss)))
+        read = time.perf_counter_ns()
+        if _short(loss.device) != self._device:
+            raise ContractBroken(f"a gradient was produced on {loss.device}, not on {self._device}.")
+        phases = (uploaded - began, computed - uploaded, read - computed, read - began)
+        return GradientSum(block[1] - block[0], loss_sum, out, phases)
+
+    def device_bytes(self) -> dict[str, int | None]:
+        """Return what TensorFlow's device allocator counts; its CPU allocator does not count."""
+        if self._device == "CPU:0":
+            return {"current": None, "peak": None}
+        counted = tf.config.experimental.get_memory_info(self._device)
+        return {"current": int(counted["current"]), "peak": int(counted["peak"])}
+
+    def close(self) -> None:
+        """Drop the resident rows, the function and the shared vector."""
+        self._features = self._targets = self._function = self._vector = None
+
+
+def _short(device: str) -> str:
+    return ":".join(device.rsplit(":", 2)[-2:])
+
+
+_ACTIVATIONS: Final = {"relu": tf.nn.relu, "tanh": tf.tanh, "sigmoid": tf.sigmoid}
+
+
+def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any) -> Any:
+    output = features
+    for index, layer in enumerate(model.layers):
+        output = tf.matmul(output, arrays[2 * index]) + arrays[2 * index + 1]
+        if layer.activation in _ACTIVATIONS:
+            output = _ACTIVATIONS[layer.activation](output)
+    if model.loss == "mean_squared_error":
+        return tf.reduce_sum(tf.square(output - labels)) / output.shape[1]
+    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output))

@@ -1,0 +1,605 @@
+"""The only module that knows Dask: which machines there are, and one pinned long-running task a rank.
+
+Dask places the ranks, tells when a worker is lost, restarts workers and carries the invitations. No update
+passes through its scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import ipaddress
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import dask.config
+import distributed
+from distributed.utils import get_ip
+
+from aner_nb import __version__
+from aner_nb.backends.base import Partition
+from aner_nb.case import Placement
+from aner_nb.channels.base import AbstractChannel
+from aner_nb.channels.frames import Kind
+from aner_nb.channels.shared_memory import Arena, make_arena, send_arena
+from aner_nb.channels.socket import Arrival, Listener
+from aner_nb.channels.stream import FrameStream, StreamChannel
+from aner_nb.errors import (
+    AnerError,
+    BackendUnavailable,
+    CaseError,
+    ClusterError,
+    DeadlineExceeded,
+    RankFailed,
+    RankLost,
+)
+from aner_nb.host import PLACEMENT_VARIABLE, RankSetup, bytes_of, describe_worker, host_rank, is_fresh
+from aner_nb.inventory import configuration_id, platform_names
+from aner_nb.ranks import Offer, Ranks
+
+TENSORFLOW_VERSIONS: Final = ((2, 18), (2, 21))
+"""The oldest and newest TensorFlow that is supported, both included."""
+
+_CONNECT_SECONDS: Final = 10
+_RESTART_SECONDS: Final = 60
+_READY_SECONDS: Final = 180.0
+_LOCK_SECONDS: Final = 5
+_WORKER_ENVIRONMENT: Final = {
+    # Dask's default makes glibc give every large temporary back to the kernel and fault it in again at the
+    # next update. Ranks reuse the same few buffers: keep them.
+    "MALLOC_TRIM_THRESHOLD_": 2**30,
+    "MALLOC_MMAP_THRESHOLD_": 2**30,
+    "OMP_NUM_THREADS": 1,
+    "MKL_NUM_THREADS": 1,
+    "OPENBLAS_NUM_THREADS": 1,
+    "TF_CPP_MIN_LOG_LEVEL": 2,
+}
+_DASK_SETTINGS: Final = {
+    # The statistical profiler interrupts the rank every 10 ms; nothing reads it here.
+    "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ": _WORKER_ENVIRONMENT,
+    "distributed.worker.daemon": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A machine of the cluster."""
+
+    name: str
+    configuration_id: str
+    capacity: dict[str, Any]
+
+
+class Cluster:
+    """A Dask cluster, seen as platforms and placements.
+
+    Use `local_cluster` or `connect` to get one. It is a context manager; closing it closes what it started.
+    """
+
+    def __init__(self, client: distributed.Client, owned: Any = None) -> None:
+        self._client = client
+        self._owned = owned
+        self._busy = threading.Lock()
+        self.platforms: tuple[Platform, ...] = ()
+        self.offers: tuple[Offer, ...] = ()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Ask every worker anew what it offers.
+
+        Raises
+        ------
+        ClusterError
+            If no worker answers, or workers have no aner-nb of this version.
+        """
+        answers: dict[str, Any] = self._client.run(describe_worker, on_error="return")
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        if not answers:
+            raise ClusterError(
+                "the cluster has no workers.", remedy="Start workers, then call refresh() or connect again."
+            )
+        for address, answer in answers.items():
+            if isinstance(answer, Exception):
+                raise ClusterError(
+                    f"a worker could not say what it offers ({type(answer).__name__}: {answer}).",
+                    where=str(workers[address]["name"]),
+                    remedy=f"Install aner-nb {__version__} in the worker's environment.",
+                )
+        names = platform_names([answer["machine_key"] for answer in answers.values()])
+        platforms: dict[str, Platform] = {}
+        offers: list[Offer] = []
+        for address, answer in answers.items():
+            worker = workers[address]
+            platform = _platform(names[answer["machine_key"]], answer)
+            platforms.setdefault(platform.name, platform)
+            for text in answer["offers"]:
+                offers.append(_offer(platform, Placement.parse(text), worker))
+        self.platforms = tuple(sorted(platforms.values(), key=lambda platform: platform.name))
+        self.offers = tuple(sorted(offers, key=lambda offer: (str(offer.placement), offer.worker)))
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Every placement on offer, in a fixed order; CPU placements may repeat."""
+        return tuple(offer.placement for offer in self.offers)
+
+    def match(self, placements: Sequence[Placement]) -> tuple[Offer, ...]:
+        """Return a worker for each rank; no worker is used twice.
+
+        Raises
+        ------
+        BackendUnavailable
+            If the cluster has no such placement, or too few of it.
+        """
+        free = list(self.offers)
+        chosen: dict[int, Offer] = {}
+        # The most demanding ranks choose first, so that a CPU rank does not take a GPU's worker.
+        order = sorted(range(len(placements)), key=lambda rank: _demand(placements[rank]))
+        for rank in order:
+            fitting = [offer for offer in free if _fits(placements[rank], offer.placement)]
+            if not fitting:
+                raise self._unavailable(placements[rank], placements)
+            offer = min(fitting, key=lambda offer: self._waste(offer, placements[rank]))
+            chosen[rank] = offer
+            free = [other for other in free if other.worker != offer.worker]
+        offers = tuple(
+            dataclasses.replace(chosen[rank], placement=_settled(placement, chosen[rank].placement))
+            for rank, placement in enumerate(placements)
+        )
+        _check_tensorflow(offers)
+        return offers
+
+    def _waste(self, offer: Offer, wanted: Placement) -> tuple[int, int, str]:
+        beside = sum(other.worker == offer.worker for other in self.offers)
+        return (offer.placement.threads - wanted.threads, beside, offer.worker)
+
+    def _unavailable(self, wanted: Placement, all_wanted: Sequence[Placement]) -> BackendUnavailable:
+        offered = ", ".join(dict.fromkeys(map(str, self.placements)))
+        count = sum(_fits(wanted, offer.placement) for offer in self.offers)
+        asked = sum(placement == wanted for placement in all_wanted)
+        if wanted.backend in ("cuda", "metal") and not count:
+            what = f"no {_DEVICE_NAMES[wanted.backend]} on {wanted.platform or 'any machine of the cluster'}."
+        elif count:
+            what = f"{asked} ranks ask for {wanted}; the cluster has {count} of it."
+        else:
+            what = f"the cluster has no placement {wanted}."
+        return BackendUnavailable(what, remedy=f"It offers {offered}.")
+
+    @contextlib.contextmanager
+    def open_ranks(
+        self,
+        setups: Sequence[RankSetup],
+        partitions: Sequence[Partition],
+        *,
+        channel: str,
+        stop: Callable[[], None] = lambda: None,
+        fresh: bool = True,
+    ) -> Iterator[Ranks]:
+        """Start one rank for each set-up, ready for the first update; end them all at the end of the block.
+
+        Parameters
+        ----------
+        channel : {"auto", "shared_memory", "socket"}
+        stop
+            Called while waiting; raises to give up.
+        fresh
+            Start the ranks in new worker processes where the cluster can.
+
+        Raises
+        ------
+        BackendUnavailable, ClusterError, RankLost, RankFailed, DeadlineExceeded
+        """
+        if not self._busy.acquire(timeout=_LOCK_SECONDS):
+            raise ClusterError(
+                "this cluster is running another trial.", remedy="Wait for it, or cancel it."
+            )
+        try:
+            offers = self.match([setup.placement for setup in setups])
+            with self._locked(offers):
+                freshness = self._freshen(offers) if fresh else (False,) * len(offers)
+                with _Session(self._client, self._addresses(offers), channel, stop) as session:
+                    settled = [
+                        dataclasses.replace(setup, placement=offer.placement)
+                        for setup, offer in zip(setups, offers, strict=True)
+                    ]
+                    channels, ready, wire = session.start(settled, partitions)
+                    yield (ranks := Ranks(wire, channels, offers, ready, freshness, session.check))
+                    if ranks.closing:
+                        session.wait_for_tasks()
+        finally:
+            self._busy.release()
+
+    @contextlib.contextmanager
+    def _locked(self, offers: Sequence[Offer]) -> Iterator[None]:
+        """Hold the workers, so that runs of two clients don't wait for each other's ranks for ever."""
+        lock = distributed.MultiLock(
+            [f"aner-worker-{offer.worker}" for offer in offers], client=self._client
+        )
+        if not lock.acquire(timeout=_LOCK_SECONDS):
+            raise ClusterError(
+                "another client runs a trial on these workers.", remedy="Wait for it, or use other workers."
+            )
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):  # the scheduler may be gone; the lock goes with it
+                lock.release()
+
+    def _addresses(self, offers: Sequence[Offer]) -> list[str]:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        by_name = {str(worker["name"]): address for address, worker in workers.items()}
+        missing = [offer for offer in offers if offer.worker not in by_name]
+        if missing:
+            raise RankLost(
+                "its worker left the cluster before the trial began.",
+                where=str(missing[0].placement),
+                remedy="Start the worker again, then refresh().",
+            )
+        return [by_name[offer.worker] for offer in offers]
+
+    def _freshen(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
+        """Restart the workers that hosted a rank before; return for each whether it is new now."""
+        addresses = self._addresses(offers)
+        answers: dict[str, Any] = self._client.run(is_fresh, workers=addresses, on_error="return")
+        stale = [
+            offer.worker
+            for offer, address in zip(offers, addresses, strict=True)
+            if answers.get(address) is not True
+        ]
+        if not stale:
+            return (True,) * len(offers)
+        try:
+            self._client.restart_workers(stale, timeout=_RESTART_SECONDS)
+        except ValueError:  # not under a nanny: nothing was restarted
+            return tuple(offer.worker not in stale for offer in offers)
+        except TimeoutError as error:
+            raise ClusterError(
+                f"workers did not come back within {_RESTART_SECONDS} s of their restart.",
+                remedy="Look at the workers' logs.",
+            ) from error
+        self._wait_for_workers({offer.worker for offer in offers})
+        return (True,) * len(offers)
+
+    def _wait_for_workers(self, names: set[str]) -> None:
+        deadline = time.monotonic() + _RESTART_SECONDS
+        while time.monotonic() < deadline:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            if names <= {str(worker["name"]) for worker in workers}:
+                return
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Disconnect; stop what `local_cluster` started."""
+        self._client.close()
+        if self._owned is not None:
+            self._owned.close(timeout=10)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        lines = [f"Cluster of {len(self.platforms)} platform(s)"]
+        for platform in self.platforms:
+            own = [str(offer.placement) for offer in self.offers if _on(offer, platform)]
+            facts = platform.capacity
+            lines.append(
+                f"  {platform.name}: {facts['processor']}, {facts['usable_cores']} cores, "
+                f"{facts['memory_gib']} GiB; offers {', '.join(own)}"
+            )
+        return "\n".join(lines)
+
+
+_DEVICE_NAMES: Final = {"cuda": "CUDA device", "metal": "Metal device"}
+
+
+def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
+    """Start a Dask cluster on this machine, one worker process under a nanny for each placement.
+
+    Raises
+    ------
+    CaseError
+        If a placement cannot be read.
+    ClusterError
+        If the cluster does not start.
+    """
+    parsed = [Placement.parse(text, "local_cluster") for text in placements]
+    if not parsed:
+        raise CaseError("a cluster needs at least one placement.", remedy="For example ['cpu:1', 'cpu:1'].")
+    workers = {
+        index: {
+            "cls": distributed.Nanny,
+            "options": {
+                "nthreads": 1,
+                "name": f"aner-{index}",
+                "memory_limit": 0,
+                "host": "127.0.0.1",
+                "dashboard": False,
+                "silence_logs": logging.ERROR,
+                "env": {PLACEMENT_VARIABLE: str(placement)},
+            },
+        }
+        for index, placement in enumerate(parsed)
+    }
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"host": "127.0.0.1", "port": 0, "dashboard": False},
+    }
+    with dask.config.set(_DASK_SETTINGS):
+        owned = distributed.SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
+        client = distributed.Client(owned, set_as_default=False)
+        try:
+            client.wait_for_workers(len(workers), timeout=_RESTART_SECONDS)
+            return Cluster(client, owned)
+        except BaseException:
+            client.close()
+            owned.close(timeout=10)
+            raise
+
+
+def connect(address: str, security: distributed.Security | None = None) -> Cluster:
+    """Connect to a Dask cluster that is already running.
+
+    Parameters
+    ----------
+    address : str
+        The scheduler's, such as ``tls://scheduler:8786``.
+    security
+        Certificates for TLS; None: what Dask's configuration says.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer within 10 seconds.
+    """
+    try:
+        client = distributed.Client(
+            address, timeout=_CONNECT_SECONDS, security=security, set_as_default=False
+        )
+    except (OSError, TimeoutError, asyncio.TimeoutError, ValueError, TypeError) as error:
+        raise ClusterError(
+            f"no scheduler answered within {_CONNECT_SECONDS} s ({error}).",
+            where=address,
+            remedy="Check the address and port, that the scheduler runs, and TLS settings.",
+        ) from error
+    try:
+        return Cluster(client)
+    except BaseException:
+        client.close()
+        raise
+
+
+class _Session:
+    """The ranks of one run, from their tasks' start to the last connection's end."""
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        addresses: Sequence[str],
+        channel: str,
+        stop: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._addresses = addresses
+        self._channel = channel
+        self._stop = stop
+        self._run_id = secrets.randbits(64)
+        self._futures: list[distributed.Future] = []
+        self._channels: dict[int, AbstractChannel] = {}
+        self._arena: Arena | None = None
+        self._lost: AnerError | None = None
+
+    def __enter__(self) -> _Session:
+        self._listener = Listener(
+            self._run_id, unix=self._channel != "socket", host=self._tcp_host()
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        for channel in self._channels.values():
+            channel.abort()
+        for future in self._futures:
+            with contextlib.suppress(Exception):  # the scheduler may be gone
+                future.release()
+        if self._arena is not None:
+            self._arena.release()
+
+    def _tcp_host(self) -> str:
+        """Return the address of ours that every worker can reach; empty: none is needed."""
+        if self._channel == "shared_memory":
+            return ""
+        hosts = {urlsplit(address).hostname or "" for address in self._addresses}
+        hosts -= {""}
+        far = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
+        return get_ip(far[0], 80) if far else "127.0.0.1"
+
+    def start(
+        self, setups: Sequence[RankSetup], partitions: Sequence[Partition]
+    ) -> tuple[tuple[AbstractChannel, ...], tuple[dict[str, Any], ...], Any]:
+        for rank, address in enumerate(self._addresses):
+            self._submit(rank, address)
+        first = setups[0]
+        size = first.model.layout.size
+        self._arena = make_arena(size, first.dtype, len(setups))
+        streams: dict[int, FrameStream] = {}
+        deadline = time.monotonic() + _READY_SECONDS
+        while len(streams) < len(setups):
+            self._check_deadline(deadline, set(range(len(setups))) - set(streams))
+            arrival = self._listener.accept(0.1)
+            if arrival is not None and arrival.rank < len(setups) and arrival.rank not in streams:
+                rank = arrival.rank
+                arrival.connection.settimeout(None)
+                streams[rank] = FrameStream(arrival.connection, self._run_id)
+                self._welcome(arrival, streams[rank], setups[rank], partitions[rank])
+        self._listener.close()
+        ready = [self._ready(rank, streams[rank], deadline) for rank in range(len(setups))]
+        channels = tuple(self._channels[rank] for rank in range(len(setups)))
+        return channels, tuple(ready), self._arena.wire
+
+    def _submit(self, rank: int, address: str) -> None:
+        future = self._client.submit(
+            host_rank,
+            dataclasses.asdict(self._listener.invitation(rank)),
+            key=f"aner-rank-{self._run_id:016x}-{rank}",
+            pure=False,
+            workers=[address],
+            allow_other_workers=False,
+            retries=0,
+        )
+        future.add_done_callback(lambda done, rank=rank: self._task_ended(rank, done))
+        self._futures.append(future)
+
+    def _task_ended(self, rank: int, future: distributed.Future) -> None:
+        """Note that a task ended badly; called by Dask on a thread of its own."""
+        if future.status not in ("error", "lost"):
+            return
+        error = future.exception()
+        if isinstance(error, AnerError):
+            self._lost = error
+        elif isinstance(error, distributed.scheduler.KilledWorker):
+            self._lost = RankLost("Dask lost its worker.", where=f"rank {rank}")
+        else:
+            self._lost = RankFailed(f"{type(error).__name__}: {error}", where=f"rank {rank}")
+
+    def _welcome(
+        self, arrival: Arrival, stream: FrameStream, setup: RankSetup, partition: Partition
+    ) -> None:
+        assert self._arena is not None
+        if self._channel == "shared_memory" and not arrival.same_host:
+            raise ClusterError(
+                "the rank is not on the coordinator's host.",
+                where=f"rank {arrival.rank}",
+                remedy="Write channel: auto, or socket.",
+            )
+        slot = self._arena.slots[arrival.rank]
+        nothing = memoryview(b"")
+        shared = arrival.same_host
+        self._channels[arrival.rank] = StreamChannel(
+            arrival.rank,
+            stream,
+            self._run_id,
+            slot,
+            wire_payload=nothing if shared else bytes_of(self._arena.wire),
+            slot_payload=nothing if shared else bytes_of(slot),
+            kind="shared_memory" if shared else "socket",
+            encryption=arrival.encryption,
+        )
+        stream.send_document(Kind.DOCUMENT, setup.to_record())
+        if shared:
+            send_arena(arrival.connection, self._arena)
+        stream.send_array(partition.features)
+        stream.send_array(partition.targets)
+
+    def _ready(self, rank: int, stream: FrameStream, deadline: float) -> dict[str, Any]:
+        try:
+            while not stream.readable(0.2):
+                self._check_deadline(deadline, {rank})
+            return dict(stream.receive_document())
+        except (EOFError, OSError) as error:
+            raise RankLost(
+                f"the connection ended while the rank was preparing ({error}).", where=f"rank {rank}"
+            ) from error
+
+    def _check_deadline(self, deadline: float, missing: set[int]) -> None:
+        self.check()
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(
+                f"not ready within {_READY_SECONDS:g} s.",
+                where=f"rank {', '.join(map(str, sorted(missing)))}",
+                remedy="Look at the workers' logs; a busy worker may still run other tasks.",
+            )
+
+    def check(self) -> None:
+        """Raise what Dask said about a rank, or what `stop` says."""
+        if self._lost is not None:
+            raise self._lost
+        self._stop()
+
+    def wait_for_tasks(self) -> None:
+        """Wait until the rank's tasks are over, so that their workers are free."""
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while not all(future.done() for future in self._futures) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+
+def _platform(name: str, answer: dict[str, Any]) -> Platform:
+    return Platform(name, configuration_id(answer["capacity"]), answer["capacity"])
+
+
+def _offer(platform: Platform, placement: Placement, worker: dict[str, Any]) -> Offer:
+    threads = placement.threads
+    if placement.backend in ("cpu", "numpy") and not threads:
+        threads = int(worker["nthreads"])
+    named = dataclasses.replace(placement, platform=platform.name, threads=threads)
+    return Offer(
+        named,
+        str(worker["name"]),
+        platform.configuration_id,
+        platform.capacity["packages"].get("tensorflow", ""),
+    )
+
+
+def _on(offer: Offer, platform: Platform) -> bool:
+    return offer.placement.platform == platform.name
+
+
+def _demand(placement: Placement) -> tuple[bool, bool, int]:
+    return (placement.backend in ("cpu", "numpy"), not placement.platform, -placement.threads)
+
+
+def _fits(wanted: Placement, offered: Placement) -> bool:
+    if wanted.platform and wanted.platform != offered.platform:
+        return False
+    if wanted.backend == "numpy":
+        return offered.backend in ("numpy", "cpu")
+    if wanted.backend != offered.backend:
+        return False
+    if wanted.backend == "cpu":
+        return offered.threads >= wanted.threads
+    return wanted.device == offered.device
+
+
+def _settled(wanted: Placement, offered: Placement) -> Placement:
+    """Return the placement that runs: what was asked for, with the offer's platform and default threads."""
+    return dataclasses.replace(
+        wanted, platform=offered.platform, threads=wanted.threads or offered.threads or 1
+    )
+
+
+def _check_tensorflow(offers: Sequence[Offer]) -> None:
+    needing = [offer for offer in offers if offer.placement.backend != "numpy"]
+    oldest, newest = (".".join(map(str, version)) for version in TENSORFLOW_VERSIONS)
+    for offer in needing:
+        where = str(offer.placement)
+        if not offer.tensorflow:
+            raise BackendUnavailable(
+                "TensorFlow is not installed in the worker's environment.",
+                where=where,
+                remedy="Install it there: pip install 'aner-nb[cpu]'.",
+            )
+        found = re.match(r"(\d+)\.(\d+)", offer.tensorflow)
+        version = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not TENSORFLOW_VERSIONS[0] <= version <= TENSORFLOW_VERSIONS[1]:
+            raise BackendUnavailable(
+                f"the worker has TensorFlow {offer.tensorflow}; {oldest} to {newest} are supported.",
+                where=where,
+                remedy=f"Install a TensorFlow from {oldest} to {newest} there.",
+            )
+    plain = {offer.tensorflow for offer in needing if offer.placement.backend != "metal"}
+    if len(plain) > 1:
+        raise BackendUnavailable(
+            f"the ranks have different TensorFlow versions ({', '.join(sorted(plain))}).",
+            remedy="Install one version on all of them; only Metal may differ, since its plug-in needs 2.18.",
+        )
+

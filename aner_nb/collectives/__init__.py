@@ -1,0 +1,1 @@
+"""How the ranks' sums come together: topology, and the order of summation."""

@@ -1,0 +1,152 @@
+"""The update loop: the canonical state lives here, and every number of a trial's clock is taken here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb.backends.base import RANK_PHASES
+from aner_nb.collectives.base import AbstractCollective, Exchange
+from aner_nb.errors import ContractBroken
+from aner_nb.events import EpochValidated, Event, UpdateDone
+from aner_nb.model import Evaluation
+from aner_nb.optimizers import OptimizerSpec, OptimizerState
+from aner_nb.plan import Plan, Update
+
+COORDINATOR_PHASES: Final = ("cast", "exchange", "reduce", "optimizer", "total")
+"""``cast``: float64 master to the wire's dtype. ``exchange``: first request written to last reply read and added.
+``reduce``: the part of it that added sums after the last reply. ``optimizer``: mean and step. ``total``: all."""
+
+CHANNEL_PHASES: Final = ("request_write", "response_wait", *(f"rank_{name}" for name in RANK_PHASES))
+"""Per rank: writing the request, waiting for the reply, and the rank's own phases."""
+
+
+@dataclass(slots=True)
+class MasterState:
+    """The canonical parameters and optimizer state, on CPU in float64."""
+
+    parameters: NDArray[np.float64]
+    optimizer: OptimizerState
+
+
+@dataclass(slots=True)
+class Record:
+    """What a run measured: preallocated columns, filled in place by number of update."""
+
+    coordinator_ns: NDArray[np.int64]
+    """(updates, `COORDINATOR_PHASES`)."""
+    ranks_ns: NDArray[np.int64]
+    """(updates, ranks, `CHANNEL_PHASES`)."""
+    rows: NDArray[np.int64]
+    """(updates, ranks): rows that each rank answered for."""
+    loss: NDArray[np.float64]
+    """(updates,): mean loss over the global batch before the step."""
+    validation: list[EpochValidated] = field(default_factory=list)
+    updates: int = 0
+    """Updates applied."""
+    native_fit_ns: int = 0
+    validation_ns: int = 0
+
+
+def make_record(plan: Plan) -> Record:
+    """Return empty columns for a plan."""
+    updates, ranks = plan.update_count, len(plan.weights)
+    return Record(
+        coordinator_ns=np.zeros((updates, len(COORDINATOR_PHASES)), np.int64),
+        ranks_ns=np.zeros((updates, ranks, len(CHANNEL_PHASES)), np.int64),
+        rows=np.zeros((updates, ranks), np.int64),
+        loss=np.zeros(updates),
+    )
+
+
+def train(
+    plan: Plan,
+    state: MasterState,
+    collective: AbstractCollective,
+    optimizer: OptimizerSpec,
+    evaluate: Callable[[NDArray[np.float64]], Evaluation],
+    emit: Callable[[Event], None],
+    record: Record,
+) -> None:
+    """Run the whole plan: one optimizer step a global batch, validation after each epoch.
+
+    `state` is changed in place and `record` is filled as the run goes on, so that both hold what was reached
+    if an error ends it. The native-fit clock runs from the first request to the last step and validation.
+
+    Raises
+    ------
+    RankLost, RankFailed, DeadlineExceeded
+        If a rank's answer does not come.
+    ContractBroken
+        If counts of rows or updates are not the plan's.
+    """
+    clock = time.perf_counter_ns
+    began = clock()
+    try:
+        for update in plan.updates():
+            started = clock()
+            np.copyto(collective.wire, state.parameters, casting="same_kind")
+            cast = clock()
+            exchange = collective.exchange(update)
+            exchanged = clock()
+            loss = _apply(update, exchange, optimizer, state)
+            done = clock()
+            phases = (cast - started, exchanged - cast, exchange.reduce_ns, done - exchanged, done - started)
+            _note(record, update, exchange, loss, phases)
+            emit(UpdateDone(update.index, loss, done - began))
+            if update.ends_epoch:
+                _validate(update, state, evaluate, emit, record, began)
+    finally:
+        record.native_fit_ns = clock() - began
+    if record.updates != plan.update_count or int(record.rows.sum()) != plan.row_count:
+        raise ContractBroken(
+            f"{record.updates} updates over {int(record.rows.sum())} rows were run; the plan has "
+            f"{plan.update_count} over {plan.row_count}."
+        )
+
+
+def _apply(
+    update: Update, exchange: Exchange, optimizer: OptimizerSpec, state: MasterState
+) -> float:
+    if exchange.rows != update.rows:
+        raise ContractBroken(
+            f"update {update.index} summed {exchange.rows} rows; its batch has {update.rows}."
+        )
+    gradient = exchange.gradient
+    gradient /= exchange.rows
+    optimizer.update(state.parameters, gradient, state.optimizer)
+    return exchange.loss_sum / exchange.rows
+
+
+def _note(
+    record: Record, update: Update, exchange: Exchange, loss: float, phases: tuple[int, ...]
+) -> None:
+    index = update.index
+    record.coordinator_ns[index] = phases
+    record.loss[index] = loss
+    for rank, part in enumerate(exchange.parts):
+        record.rows[index, rank] = part.rows
+        record.ranks_ns[index, rank] = (exchange.write_ns[rank], exchange.wait_ns[rank], *part.phases_ns)
+    record.updates += 1
+
+
+def _validate(
+    update: Update,
+    state: MasterState,
+    evaluate: Callable[[NDArray[np.float64]], Evaluation],
+    emit: Callable[[Event], None],
+    record: Record,
+    began: int,
+) -> None:
+    before = time.perf_counter_ns()
+    evaluation = evaluate(state.parameters)
+    after = time.perf_counter_ns()
+    event = EpochValidated(update.epoch, update.index + 1, after - began, after - before, evaluation)
+    record.validation.append(event)
+    record.validation_ns += after - before
+    emit(event)

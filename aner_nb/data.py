@@ -1,0 +1,339 @@
+"""Where rows come from, how they are split, and how they are prepared: `load`, `split`, `prepare`.
+
+The three steps are separate because each is a phase of its own in a receipt. Splits come first; the
+normalization is fitted on training rows only; validation and test rows are only ever transformed by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aner_nb.counter import words
+from aner_nb.errors import CaseError
+from aner_nb.sources import (
+    Digits,
+    Iris,
+    Source,
+    Task,
+    Teacher,
+    fingerprint,
+    first_not_finite,
+)
+from aner_nb.user_arrays import Arrays
+
+PARTS: Final = ("train", "validation", "test")
+_BLOCK_ROWS: Final = 256
+"""Rows that are summed or transformed at a time. Part of the declared order of summation: do not change."""
+
+
+DataSpec = Iris | Digits | Teacher | Arrays
+
+
+def iris() -> Iris:
+    """Describe Fisher's iris flowers: 150 rows, 4 features, 3 classes."""
+    return Iris()
+
+
+def digits() -> Digits:
+    """Describe the handwritten digits: 1,797 rows, 64 features, 10 classes."""
+    return Digits()
+
+
+def teacher(
+    rows: int, features: int, classes: int, *, seed: int = 0, hidden: int = 32, label_noise: float = 0.0
+) -> Teacher:
+    """Describe a made-up classification of any size; see `Teacher`."""
+    return Teacher(
+        rows=rows, features=features, classes=classes, seed=seed, hidden=hidden, label_noise=label_noise
+    )
+
+
+def arrays(
+    features: ArrayLike, targets: ArrayLike, *, name: str = "arrays", class_names: Sequence[str] = ()
+) -> Arrays:
+    """Describe your own rows; see `Arrays`."""
+    return Arrays(
+        features=np.asarray(features), targets=np.asarray(targets), name=name, class_names=class_names
+    )
+
+
+def data_from_record(record: object, where: str = "data") -> Iris | Digits | Teacher:
+    """Build a description from plain values, such as YAML or JSON gives: a mapping, or ``"iris"``.
+
+    Raises
+    ------
+    CaseError
+        If the source is unknown, or a field is unknown, missing or wrong; the sentence names it.
+    """
+    kinds: dict[object, Any] = {"iris": Iris, "digits": Digits, "teacher": Teacher}
+    options = dict(cast("Mapping[str, Any]", record)) if isinstance(record, Mapping) else {"source": record}
+    source = options.pop("source", None)
+    if source == "arrays":
+        raise CaseError(
+            "arrays live in the program that gave them; a file cannot bring them back.",
+            where=where,
+            remedy="Describe them again in Python with arrays(features, targets).",
+        )
+    if not isinstance(source, str) or source not in kinds:
+        raise CaseError(
+            f"{source!r} is not a source of data.",
+            where=f"{where}.source",
+            remedy=f"Write source: {' or '.join(map(str, kinds))}.",
+        )
+    kind = kinds[source]
+    fields = {item.name: item.default is dataclasses.MISSING for item in dataclasses.fields(kind)}
+    known = f"{source} knows {', '.join(fields) or 'no other field'}."
+    for name in map(str, options):
+        if name not in fields:
+            raise CaseError(f"unknown field {name!r}.", where=where, remedy=known)
+    for name, required in fields.items():
+        if required and name not in options:
+            raise CaseError(f"the field {name!r} is missing.", where=where, remedy=known)
+    try:
+        return cast("Iris | Digits | Teacher", kind(**options))
+    except CaseError as error:
+        place = error.where.replace("data", where, 1)
+        raise CaseError(error.what, where=place, remedy=error.remedy) from None
+
+
+def load(spec: DataSpec) -> Source:
+    """Return all rows that a description names; see `Iris`, `Digits`, `Teacher` and `Arrays` for errors."""
+    return spec.load()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Split:
+    """Row numbers of the source, int64 and ascending; each row is in exactly one part."""
+
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+def split(source: Source, fractions: Sequence[float] = (0.6, 0.2, 0.2), *, seed: int = 0) -> Split:
+    """Divide the rows into training, validation and test, by class where there are classes.
+
+    The three totals are the shares of all rows, rounded by largest remainder (ties: training first). Each
+    class gives each part the whole number of rows in its share; its 0 to 2 rows left over go to the parts
+    that are still short of most rows (ties: training first), the smallest class choosing first. A class
+    with no training row yet gives training its next one while training is short of any. So the totals are
+    exact, a class is at most 2 rows off its share, and a class of one or two rows may be absent from a part.
+    Which rows of a class go where is a seeded order. A fraction means the decimal that it is written as.
+
+    Raises
+    ------
+    CaseError
+        If the fractions do not divide the rows, or leave a part without any.
+    """
+    shares = _shares(fractions)
+    rows = len(source.features)
+    totals = _largest_remainder(rows, shares)
+    for name, total in zip(PARTS, totals, strict=True):
+        if total == 0:
+            raise CaseError(
+                f"{rows} rows leave none for {name}.",
+                where="split",
+                remedy="Give more rows or a larger fraction.",
+            )
+    classes = source.targets if source.task == "classification" else np.zeros(rows, dtype=np.int64)
+    counts = _counts(np.bincount(classes.astype(np.int64)).tolist(), shares, totals)
+    # Class by class, and within a class in the order of the seeded words.
+    order = np.lexsort((words(seed, "split", rows), classes)).astype(np.int64)
+    pieces = np.split(order, np.cumsum(counts.reshape(-1))[:-1])
+    train, validation, test = (np.sort(np.concatenate(pieces[part::3])) for part in range(3))
+    return Split(train=train, validation=validation, test=test)
+
+
+def _shares(fractions: Sequence[float]) -> list[Fraction]:
+    good = len(fractions) == 3 and all(math.isfinite(part) and part > 0 for part in fractions)
+    if not good or abs(sum(fractions) - 1) >= 1e-9:
+        raise CaseError(
+            f"{tuple(fractions)} does not divide the rows.",
+            where="split",
+            remedy="Give three positive fractions (training, validation, test) that add up to 1.",
+        )
+    exact = [Fraction(repr(float(part))) for part in fractions]
+    return [part / sum(exact) for part in exact]
+
+
+def _largest_remainder(rows: int, shares: Sequence[Fraction]) -> list[int]:
+    counts = [math.floor(rows * share) for share in shares]
+    remainders = [count - rows * share for count, share in zip(counts, shares, strict=True)]
+    for part in sorted(range(3), key=remainders.__getitem__)[: rows - sum(counts)]:
+        counts[part] += 1
+    return counts
+
+
+def _counts(sizes: list[int], shares: list[Fraction], totals: list[int]) -> NDArray[np.int64]:
+    """Return how many rows each class gives to each part, shape (classes, 3)."""
+    counts = np.array([[math.floor(size * share) for share in shares] for size in sizes])
+    short = np.array(totals) - counts.sum(axis=0)
+    for label in sorted(range(len(sizes)), key=lambda label: (sizes[label], label)):
+        for _ in range(sizes[label] - int(counts[label].sum())):
+            untrained = counts[label, 0] == 0 and short[0] > 0
+            part = 0 if untrained else int(short.argmax())
+            counts[label, part] += 1
+            short[part] -= 1
+    return counts
+
+
+def _blocks(
+    values: NDArray[np.float64], rows: NDArray[np.int64] | None
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Yield copies of up to 256 of the rows, with their places among the rows asked for."""
+    for start in range(0, len(values) if rows is None else len(rows), _BLOCK_ROWS):
+        part = slice(start, start + _BLOCK_ROWS)
+        yield part, (values[part].copy() if rows is None else values[rows[part]])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Normalization:
+    """What makes training features have mean 0 and standard deviation 1: ``(features - mean) / scale``."""
+
+    mean: NDArray[np.float64]
+    """Shape (features,), float64, in the units of the features."""
+    scale: NDArray[np.float64]
+    """Shape (features,), float64, positive: the population standard deviation; 1 for a constant column."""
+
+    def apply(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the normalized features, shape (rows, features), float64, newly allocated."""
+        result = np.subtract(features, self.mean, dtype=np.float64)
+        result /= self.scale
+        return result
+
+
+def fit_normalization(features: NDArray[np.float64], rows: NDArray[np.int64] | None = None) -> Normalization:
+    """Return the normalization of these features, which must be training rows, or of the `rows` of them.
+
+    Equal to the bit on every platform: columns are summed in blocks of 256 rows; within a block the second
+    half is added to the first until one row is left (of an odd number the middle row waits); the blocks'
+    sums are added in order. The variance is the mean square of the deviations from the mean.
+
+    Parameters
+    ----------
+    features : ndarray
+        Shape (rows, features), float64, finite. Not changed; copied 256 rows at a time.
+    rows : ndarray, optional
+        Shape (training rows,), int64, to leave the other rows out.
+
+    Raises
+    ------
+    CaseError
+        If a column's sum or variance is beyond float64.
+    """
+    count = len(features) if rows is None else len(rows)
+    total, squares = np.zeros(features.shape[1]), np.zeros(features.shape[1])
+    least, most = np.full_like(total, np.inf), np.full_like(total, -np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _, block in _blocks(features, rows):
+            np.minimum(least, block.min(axis=0), out=least)
+            np.maximum(most, block.max(axis=0), out=most)
+            total += _column_sums(block)
+        # A constant column's mean is its value: the rounded mean could differ, and leave a tiny deviation.
+        mean = np.where(least == most, least, total / count)
+        for _, block in _blocks(features, rows):
+            np.subtract(block, mean, out=block)
+            squares += _column_sums(np.square(block, out=block))
+        deviation = np.sqrt(squares / count)
+    bad = np.flatnonzero(~np.isfinite(mean + deviation))
+    if len(bad):
+        raise CaseError(
+            f"the values of column {bad[0]} are too large to normalize.",
+            where="data.features",
+            remedy="Rescale the column; columns count from 0.",
+        )
+    return Normalization(mean=mean, scale=np.where(deviation > 0, deviation, 1.0))
+
+
+def _column_sums(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of each column by halving; overwrites the block."""
+    while len(block) > 1:
+        half = (len(block) + 1) // 2
+        block[: len(block) - half] += block[half:]
+        block = block[:half]
+    return block[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rows:
+    """Rows ready for use, C-contiguous; row *i* of the features has row *i* of the targets."""
+
+    features: NDArray[np.float32] | NDArray[np.float64]
+    """Shape (rows, features)."""
+    targets: NDArray[np.int32] | NDArray[np.float32] | NDArray[np.float64]
+    """Labels, shape (rows,), int32; for a regression shape (rows, outputs), in the type of the features."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PreparedData:
+    """What a trial trains and is judged on. Training rows are in the case's type; the rest is float64."""
+
+    train: Rows
+    validation: Rows
+    test: Rows
+    task: Task
+    outputs: int
+    """Units of the model's last layer: the classes, or the columns of the targets."""
+    class_count: int
+    class_names: tuple[str, ...]
+    normalization: Normalization
+    """Fitted on the training rows; mean 0 and scale 1 where none was asked for."""
+    fingerprints: Mapping[str, str]
+    """Of ``source``, ``train``, ``validation``, ``test``: raw rows and targets, before normalization."""
+
+
+def prepare(
+    source: Source, split: Split, *, dtype: Literal["float32", "float64"], normalize: bool = True
+) -> PreparedData:
+    """Return the rows of each part, normalized by the training rows and in the types of `PreparedData`.
+
+    Raises
+    ------
+    CaseError
+        If a value is beyond the type, or a column cannot be normalized.
+    """
+    width: int = source.features.shape[1]
+    none = Normalization(mean=np.zeros(width), scale=np.ones(width))
+    normalization = fit_normalization(source.features, split.train) if normalize else none
+    parts = {"train": split.train, "validation": split.validation, "test": split.test}
+    prints = {name: fingerprint(source.features, source.targets, rows=rows) for name, rows in parts.items()}
+    return PreparedData(
+        train=_rows(source, split.train, normalization, np.dtype(dtype)),
+        validation=_rows(source, split.validation, normalization, np.dtype(np.float64)),
+        test=_rows(source, split.test, normalization, np.dtype(np.float64)),
+        task=source.task,
+        outputs=source.class_count or source.targets.shape[1],
+        class_count=source.class_count,
+        class_names=source.class_names,
+        normalization=normalization,
+        fingerprints={"source": source.fingerprint, **prints},
+    )
+
+
+def _rows(
+    source: Source, rows: NDArray[np.int64], normalization: Normalization, dtype: np.dtype[Any]
+) -> Rows:
+    features = np.empty((len(rows), source.features.shape[1]), dtype)
+    labels = source.task == "classification"
+    # What is beyond float32 becomes infinite here and is refused below, with its place.
+    with np.errstate(over="ignore"):
+        for part, block in _blocks(source.features, rows):
+            features[part] = normalization.apply(block)
+        targets = source.targets[rows].astype(np.int32 if labels else dtype)
+    for name, values in (("features", features), ("targets", targets)):
+        bad = first_not_finite(values)
+        if bad is not None:
+            raise CaseError(
+                f"the value in row {rows[bad[0]]}, column {bad[1]} is beyond {dtype}.",
+                where=f"data.{name}",
+                remedy="Rescale the column or use float64; rows and columns count from 0.",
+            )
+    return Rows(features=features, targets=targets)

@@ -1,0 +1,241 @@
+"""What runs inside a worker process: say what the machine offers, and host one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb import machine
+from aner_nb.backends.base import AbstractGradientFunction, Partition
+from aner_nb.case import Dense, Placement
+from aner_nb.channels.frames import Kind
+from aner_nb.channels.shared_memory import aligned_wire, receive_arena
+from aner_nb.channels.socket import Invitation, connect
+from aner_nb.channels.stream import FrameStream, StreamRankEnd
+from aner_nb.sources import fingerprint
+from aner_nb.errors import AnerError, RankLost
+from aner_nb.model import Model
+from aner_nb.plan import Plan, Update
+from aner_nb.rank import serve
+
+PLACEMENT_VARIABLE: Final = "ANER_NB_PLACEMENT"
+"""Set in a worker that `local_cluster` started for one placement."""
+
+_HOSTED: Final[list[int]] = []
+"""Runs that this process hosted a rank of: it is fresh as long as the list is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSetup:
+    """All that a rank must know, besides its rows: sent once, over the channel."""
+
+    rank: int
+    rank_count: int
+    placement: Placement
+    model: Model
+    plan: Plan
+    dtype: str
+    rows: int
+    targets_dtype: str
+    targets_width: int
+    """0: one number a row; else the columns of the targets."""
+    resident: bool
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the set-up as plain JSON values."""
+        return {
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            "placement": dataclasses.asdict(self.placement),
+            "model": dataclasses.asdict(self.model),
+            "plan": dataclasses.asdict(self.plan),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> RankSetup:
+        """Read the set-up back."""
+        model, plan = record["model"], record["plan"]
+        values = {
+            **record,
+            "placement": Placement(**record["placement"]),
+            "model": Model(
+                model["features"], tuple(Dense(**layer) for layer in model["layers"]), model["loss"]
+            ),
+            "plan": Plan(**{**plan, "weights": tuple(plan["weights"])}),
+        }
+        return cls(**values)
+
+    @property
+    def targets_shape(self) -> tuple[int, ...]:
+        """Shape of the partition's targets."""
+        return (self.rows, self.targets_width) if self.targets_width else (self.rows,)
+
+
+def is_fresh() -> bool:
+    """Return whether this process has hosted no rank yet."""
+    return not _HOSTED
+
+
+def describe_worker() -> dict[str, Any]:
+    """Return what this worker's machine is and which placements the worker offers."""
+    assigned = os.environ.get(PLACEMENT_VARIABLE)
+    facts = machine.capacity()
+    if assigned:
+        offers = [assigned]
+    else:
+        offers = ["cpu"] + [f"cuda:{index}" for index in range(len(facts["gpus"]))]
+        offers += ["metal"] if machine.metal_available() else []
+    return {
+        "machine_key": machine.machine_key(),
+        "capacity": facts,
+        "offers": offers,
+        "pid": os.getpid(),
+    }
+
+
+def open_gradient(
+    model: Model, partition: Partition, placement: Placement, *, resident: bool
+) -> AbstractGradientFunction:
+    """Return the gradient function of a placement, compiled.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the backend cannot run here.
+    """
+    if placement.backend == "numpy":
+        from aner_nb.backends.numpy import NumpyGradientFunction
+
+        return NumpyGradientFunction(model, partition)
+    from aner_nb.backends.tensorflow import TensorflowGradientFunction
+
+    return TensorflowGradientFunction(model, partition, placement, resident=resident)
+
+
+def host_rank(invitation: dict[str, Any]) -> None:
+    """Host one rank from its first connection to the end of its run: the body of the Dask task.
+
+    An error of the rank is told to the coordinator over the channel; the task itself then ends quietly, so
+    that the scheduler neither repeats it nor blames the worker.
+    """
+    values = {**invitation, "address": tuple(invitation["address"])}
+    guest = Invitation(**values)
+    _HOSTED.append(guest.run_id)
+    began = time.perf_counter_ns()
+    connection, same_host = connect(guest)
+    connection.settimeout(None)
+    stream = FrameStream(connection, guest.run_id)
+    try:
+        setup = RankSetup.from_record(cast("Any", stream.receive_document()))
+        if same_host:
+            arena = receive_arena(connection, setup.model.layout.size, setup.dtype, setup.rank_count)
+            arena.release()
+            wire, slot = arena.wire, arena.slots[setup.rank]
+            payloads = (memoryview(b""), memoryview(b""))
+        else:
+            wire = aligned_wire(setup.model.layout.size, setup.dtype)
+            slot = np.zeros(wire.size)
+            payloads = (bytes_of(wire), bytes_of(slot))
+        end = StreamRankEnd(
+            stream, guest.run_id, wire, slot, wire_payload=payloads[0], slot_payload=payloads[1]
+        )
+        _serve(stream, end, setup, began)
+    except RankLost:
+        pass  # the coordinator ended the run, or is gone: nobody is left to tell
+    except Exception as error:  # noqa: BLE001 -- whatever it is, the coordinator must hear of it
+        with contextlib.suppress(OSError):
+            stream.send_document(Kind.FAILURE, _failure(error, guest.rank))
+    finally:
+        stream.close()
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of a C-contiguous array, without a copy."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int) -> None:
+    features = stream.receive_array(setup.dtype, (setup.rows, setup.model.features))
+    targets = stream.receive_array(setup.targets_dtype, setup.targets_shape)
+    partition = Partition(cast("NDArray[np.floating]", features), targets)
+    hosted = HostedRank(setup, partition, receive_ns=time.perf_counter_ns() - began)
+    del partition, features, targets  # resident rows live on the device alone
+    stream.send_document(Kind.DOCUMENT, hosted.ready)
+    serve(end, hosted.gradient, setup.plan, setup.rank, epoch_ended=hosted.epoch_ended)
+    stream.send_document(Kind.DOCUMENT, hosted.close())
+
+
+class HostedRank:
+    """A rank's gradient function, and what is reported of it before the first update and after the last.
+
+    Parameters
+    ----------
+    receive_ns
+        Time to connect and receive the rows.
+    """
+
+    def __init__(self, setup: RankSetup, partition: Partition, *, receive_ns: int) -> None:
+        self._setup = setup
+        self._epochs: list[list[int]] = []
+        before = machine.rss_bytes()
+        began = time.perf_counter_ns()
+        self.gradient = open_gradient(
+            setup.model, partition, setup.placement, resident=setup.resident
+        )
+        opened = time.perf_counter_ns()
+        self.ready: dict[str, Any] = {
+            "plan_id": setup.plan.plan_id,
+            "partition": fingerprint(partition.features, partition.targets),
+            "proof": dataclasses.asdict(self.gradient.proof),
+            "receive_ns": receive_ns,
+            "backend_start_ns": opened - began - self.gradient.compile_ns,
+            "compile_ns": self.gradient.compile_ns,
+            "rss_before_backend_bytes": before,
+            "rss_ready_bytes": machine.rss_bytes(),
+            "noise": machine.noise_sample(),
+        }
+
+    def epoch_ended(self, update: Update) -> None:
+        """Note this process's memory; called between an accepted step and the next request."""
+        self._epochs.append([update.index, machine.rss_bytes(), machine.rss_high_water_bytes()])
+
+    def close(self) -> dict[str, Any]:
+        """Release the device and return the closing report."""
+        placement = self._setup.placement
+        vram, reason = (
+            machine.process_vram_bytes(placement.device)
+            if placement.backend == "cuda"
+            else (None, f"{placement.backend} has no video memory of its own")
+        )
+        device = self.gradient.device_bytes()
+        self.gradient.close()
+        return {
+            "trace_count": self.gradient.trace_count,
+            "rss_by_epoch": self._epochs,
+            "rss_high_water_bytes": machine.rss_high_water_bytes(),
+            "device_bytes": device,
+            "device_bytes_after_close": self.gradient.device_bytes()["current"],
+            "process_vram_bytes": vram,
+            "process_vram_reason": reason,
+            "noise": machine.noise_sample(),
+        }
+
+
+def _failure(error: Exception, rank: int) -> dict[str, str]:
+    if isinstance(error, AnerError):
+        return {**error.to_record(), "where": error.where or f"rank {rank}"}
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return {
+        "kind": "rank_failed",
+        "what": f"{type(error).__name__}: {error} (in {last.name}, line {last.lineno}).",
+        "where": f"rank {rank}",
+        "remedy": "The worker's log has the whole traceback.",
+    }

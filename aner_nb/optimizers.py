@@ -1,0 +1,162 @@
+"""Optimizers on the flat master vector: a frozen description, an explicit state, an update in place.
+
+To add one: a frozen dataclass with `init` and `update`, and its entry in `OPTIMIZERS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb.errors import CaseError
+
+Vector = NDArray[np.float64]
+"""A flat float64 vector, shape (parameters,)."""
+
+
+@dataclass(slots=True)
+class OptimizerState:
+    """What an optimizer remembers between updates; owned by the coordinator."""
+
+    count: int
+    """Updates applied so far."""
+    slots: tuple[Vector, ...]
+    """Vectors of the parameters' shape: velocity, moments."""
+    scratch: Vector
+    """Working memory, not part of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """Gradient descent, with optional momentum as in Keras: v = m·v - r·g; p = p + v.
+
+    With ``nesterov``: p = p + m·v - r·g, after v was renewed.
+    """
+
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, learning_rate=(0.0, math.inf), momentum=(-1e-300, 1.0))
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the description as plain JSON values."""
+        return {"kind": "sgd", **dataclasses.asdict(self)}
+
+    def init(self, size: int) -> OptimizerState:
+        """Return the state before the first update of `size` parameters."""
+        slots = (np.zeros(size),) if self.momentum else ()
+        return OptimizerState(0, slots, np.empty(size))
+
+    def update(self, parameters: Vector, gradient: Vector, state: OptimizerState) -> None:
+        """Apply one update in place; `gradient` is the mean over the global batch."""
+        state.count += 1
+        step = np.multiply(gradient, self.learning_rate, out=state.scratch)
+        if not state.slots:
+            parameters -= step
+            return
+        (velocity,) = state.slots
+        velocity *= self.momentum
+        velocity -= step
+        if self.nesterov:
+            parameters -= step
+            parameters += np.multiply(velocity, self.momentum, out=state.scratch)
+        else:
+            parameters += velocity
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015, algorithm 1, in the folded form of its section 2, as Keras has it)."""
+
+    learning_rate: float = 0.001
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            learning_rate=(0.0, math.inf),
+            beta_1=(-1e-300, 1.0),
+            beta_2=(-1e-300, 1.0),
+            epsilon=(0.0, math.inf),
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the description as plain JSON values."""
+        return {"kind": "adam", **dataclasses.asdict(self)}
+
+    def init(self, size: int) -> OptimizerState:
+        """Return the state before the first update of `size` parameters."""
+        return OptimizerState(0, (np.zeros(size), np.zeros(size)), np.empty(size))
+
+    def update(self, parameters: Vector, gradient: Vector, state: OptimizerState) -> None:
+        """Apply one update in place; `gradient` is the mean over the global batch."""
+        state.count += 1
+        first, second = state.slots
+        work = state.scratch
+        first *= self.beta_1
+        first += np.multiply(gradient, 1 - self.beta_1, out=work)
+        second *= self.beta_2
+        np.multiply(gradient, gradient, out=work)
+        work *= 1 - self.beta_2
+        second += work
+        correction = math.sqrt(1 - self.beta_2**state.count) / (1 - self.beta_1**state.count)
+        np.sqrt(second, out=work)
+        work += self.epsilon
+        np.divide(first, work, out=work)
+        work *= self.learning_rate * correction
+        parameters -= work
+
+
+OptimizerSpec = SGD | Adam
+OPTIMIZERS: Final[Mapping[str, type[SGD] | type[Adam]]] = {"sgd": SGD, "adam": Adam}
+
+
+def optimizer_from_record(record: object, where: str = "optimizer") -> OptimizerSpec:
+    """Build an optimizer from a name or from ``{"kind": name, …}``.
+
+    Raises
+    ------
+    CaseError
+        If the kind or one of its values is not known.
+    """
+    if isinstance(record, str):
+        record = {"kind": record}
+    values = dict(cast("Mapping[str, Any]", record)) if isinstance(record, Mapping) else {}
+    kind = values.pop("kind", None)
+    if kind not in OPTIMIZERS:
+        raise CaseError(
+            f"{record!r} names no optimizer.",
+            where=where,
+            remedy=f"Give 'kind' as one of {', '.join(OPTIMIZERS)}, for example "
+            "{kind: sgd, learning_rate: 0.05}.",
+        )
+    chosen = OPTIMIZERS[str(kind)]
+    known = [field.name for field in dataclasses.fields(chosen)]
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise CaseError(
+            f"{kind} has no {unknown[0]!r}.", where=where, remedy=f"It takes {', '.join(known)}."
+        )
+    return chosen(**values)
+
+
+def _check(optimizer: SGD | Adam, **bounds: tuple[float, float]) -> None:
+    for name, (low, high) in bounds.items():
+        value: object = getattr(optimizer, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+            raise CaseError(
+                f"{value!r} is out of range.",
+                where=f"optimizer.{name}",
+                remedy=f"Give a finite number above {max(low, 0.0):g}"
+                + (f" and below {high:g}." if math.isfinite(high) else "."),
+            )

@@ -1,0 +1,95 @@
+"""Ranks that are connected and ready, however they came to be, and ranks in this very process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb.backends.base import GradientSum, Partition
+from aner_nb.case import Placement
+from aner_nb.channels.base import AbstractChannel
+from aner_nb.channels.inline import InlineChannel
+from aner_nb.channels.shared_memory import aligned_wire
+from aner_nb.host import HostedRank, RankSetup
+from aner_nb.plan import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A placement that a worker offers."""
+
+    placement: Placement
+    """With its platform's opaque name."""
+    worker: str
+    """Dask's name of the worker; private."""
+    configuration_id: str
+    """Of the machine's hardware and software."""
+    tensorflow: str
+    """Version; empty: not installed."""
+
+
+@dataclass(slots=True)
+class Ranks:
+    """Ranks that are connected and ready, in rank order."""
+
+    wire: Any
+    """(parameters,) in the case's dtype: the vector that every channel sends."""
+    channels: tuple[AbstractChannel, ...]
+    offers: tuple[Offer | None, ...]
+    """Where each rank runs; None for inline ranks."""
+    ready: tuple[dict[str, Any], ...]
+    """What each rank reported before the first update."""
+    fresh: tuple[bool, ...]
+    """Whether the rank's process was started for this run."""
+    check: Callable[[], None]
+    """Raises if a rank's task or worker is gone; cheap."""
+    closing: tuple[dict[str, Any], ...] = ()
+    """What each rank reported at the end; empty until `close`."""
+
+    def close(self) -> None:
+        """End the run in order and keep the closing reports."""
+        self.closing = tuple(dict(channel.close()) for channel in self.channels)
+
+
+def open_inline_ranks(setups: Sequence[RankSetup], partitions: Sequence[Partition]) -> Ranks:
+    """Open ranks in this process, without a cluster: they compute one after the other."""
+    first = setups[0]
+    wire = aligned_wire(first.model.layout.size, first.dtype)
+    hosted = [
+        HostedRank(setup, partition, receive_ns=0)
+        for setup, partition in zip(setups, partitions, strict=True)
+    ]
+    channels = tuple(
+        InlineChannel(setup.rank, wire, _inline_compute(setup, rank), rank.close)
+        for setup, rank in zip(setups, hosted, strict=True)
+    )
+    return Ranks(
+        wire,
+        channels,
+        offers=(None,) * len(setups),
+        ready=tuple(rank.ready for rank in hosted),
+        fresh=(False,) * len(setups),
+        check=lambda: None,
+    )
+
+
+def _inline_compute(
+    setup: RankSetup, hosted: HostedRank
+) -> Callable[[int, NDArray[np.floating], NDArray[np.float64]], GradientSum]:
+    updates = setup.plan.updates()
+
+    def compute(
+        index: int, parameters: NDArray[np.floating], out: NDArray[np.float64]
+    ) -> GradientSum:
+        update: Update = next(updates)
+        assert update.index == index
+        part = hosted.gradient(parameters, update.shards[setup.rank], out)
+        if update.ends_epoch:
+            hosted.epoch_ended(update)
+        return part
+
+    return compute

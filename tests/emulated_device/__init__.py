@@ -1,0 +1,1 @@
+"""An emulated accelerator for tests: a TensorFlow PluggableDevice on the host's memory and processor."""
