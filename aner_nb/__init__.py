@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
     from aner_nb.plan import make_plan as make_plan
+    from aner_nb.fitting import DenseNetwork as DenseNetwork
+    from aner_nb.fitting import Developed as Developed
+    from aner_nb.fitting import Fitted as Fitted
+    from aner_nb.fitting import develop as develop
+    from aner_nb.fitting import fit as fit
+    from aner_nb.study import Study as Study
+    from aner_nb.study import open_study as open_study
+    from aner_nb.study import run_suite as run_suite
+    from aner_nb.suites import Suite as Suite
+    from aner_nb.suites import suite as suite
+    from aner_nb.suites import suite_names as suite_names
     from aner_nb.trial import Trial as Trial
     from aner_nb.trial import run as run
 
@@ -44,6 +55,17 @@ _HOME: Final = {
     "SGD": "optimizers",
     "Adam": "optimizers",
     "make_plan": "plan",
+    "DenseNetwork": "fitting",
+    "Developed": "fitting",
+    "Fitted": "fitting",
+    "develop": "fitting",
+    "fit": "fitting",
+    "Study": "study",
+    "open_study": "study",
+    "run_suite": "study",
+    "Suite": "suites",
+    "suite": "suites",
+    "suite_names": "suites",
     "Trial": "trial",
     "run": "trial",
 }

@@ -16,6 +16,15 @@ _DRAIN_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class SuiteStarted:
+    """A suite begins, or goes on in a folder that already holds trials of it."""
+
+    suite: str
+    trial_count: int
+    missing_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrialStarted:
     """A trial begins."""
 
@@ -70,7 +79,7 @@ class TrialEnded:
     test_accuracy: float | None
 
 
-Event = TrialStarted | StageEntered | UpdateDone | EpochValidated | TrialEnded
+Event = SuiteStarted | TrialStarted | StageEntered | UpdateDone | EpochValidated | TrialEnded
 Subscriber = Callable[[Event], None]
 
 

@@ -58,7 +58,8 @@ def test_values_are_pinned_to_the_bit(values: np.ndarray, digest: str) -> None:
 
 def test_uniform_numbers_are_multiples_of_2_to_the_minus_53_in_the_unit_interval() -> None:
     drawn = uniform(5, "u", (10_000,))
-    assert 0 <= drawn.min() and drawn.max() < 1
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
     scaled = drawn * 2.0**53
     np.testing.assert_array_equal(scaled, np.floor(scaled))
     assert abs(drawn.mean() - 0.5) < 0.01

@@ -4,7 +4,7 @@ import hashlib
 import pickle
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def classified(labels: Any) -> Source:
 
 
 def test_iris_equals_scikit_learns_copy() -> None:
-    source, other = load(iris()), load_iris()
+    source, other = load(iris()), cast("Any", load_iris())
     np.testing.assert_array_equal(source.features, other.data)
     np.testing.assert_array_equal(source.targets, other.target)
     assert source.class_names == tuple(other.target_names) == ("setosa", "versicolor", "virginica")
@@ -61,7 +61,7 @@ def test_iris_equals_scikit_learns_copy() -> None:
 
 
 def test_digits_equal_scikit_learns_copy() -> None:
-    source, other = load(digits()), load_digits()
+    source, other = load(digits()), cast("Any", load_digits())
     np.testing.assert_array_equal(source.features, other.data)
     np.testing.assert_array_equal(source.targets, other.target)
     assert source.class_names == tuple("0123456789")
@@ -99,7 +99,11 @@ def test_an_altered_or_missing_data_file_is_refused(
     (tmp_path / "fixtures").mkdir()
     if content is not None:
         (tmp_path / "fixtures" / "iris.csv").write_bytes(content)
-    monkeypatch.setattr(sources.resources, "files", lambda _: tmp_path)
+
+    def files(_: str) -> Path:
+        return tmp_path
+
+    monkeypatch.setattr(sources.resources, "files", files)
     with pytest.raises(CaseError, match=f"iris.csv: the data file that came with aner_nb is {state}"):
         load(iris())
 
@@ -275,7 +279,7 @@ def test_arrays_that_changed_since_they_were_described_are_refused() -> None:
     features = FEATURES.copy()
     spec = arrays(features, LABELS)
     features[0, 0] = 99.0
-    with pytest.raises(CaseError, match="data 'arrays': the arrays changed after they were described. Desc"):
+    with pytest.raises(CaseError, match=r"data 'arrays': the arrays changed after they were described. Desc"):
         load(spec)
 
 
@@ -529,7 +533,7 @@ def test_a_constant_column_keeps_its_exact_value_as_mean() -> None:
 
 
 def test_a_column_beyond_float64_cannot_be_normalized() -> None:
-    with pytest.raises(CaseError, match="data.features: the values of column 1 are too large to normalize"):
+    with pytest.raises(CaseError, match=r"data.features: the values of column 1 are too large to normalize"):
         fit_normalization(np.array([[0.0, 1e308], [1.0, 1.5e308]]))
 
 

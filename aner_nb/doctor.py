@@ -1,0 +1,106 @@
+"""What is installed, which backends work, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from aner_nb import machine
+
+_PROBE = """
+import json, os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+def works(device):
+    try:
+        tf.config.set_soft_device_placement(False)
+        with tf.device(device):
+            a = tf.random.stateless_uniform([64, 64], seed=(1, 2))
+            return bool(float(tf.reduce_sum(tf.matmul(a, a))) > 0) or "wrong result"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:200]
+print(json.dumps({"version": tf.__version__, "cpu": works("/CPU:0"),
+                  "gpus": [works(f"/GPU:{i}") for i in range(len(gpus))]}))
+"""
+_PROBE_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One line of the doctor."""
+
+    subject: str
+    good: bool
+    finding: str
+    remedy: str = ""
+    required: bool = True
+    """Whether the tool is of no use without it."""
+
+
+def diagnose() -> tuple[Diagnosis, ...]:
+    """Look at this machine and environment; loads TensorFlow in a process of its own."""
+    facts = machine.capacity()
+    lines = [
+        Diagnosis("python", (3, 11) <= sys.version_info[:2] <= (3, 13), facts["packages"]["python"],
+                  "Use Python 3.11, 3.12 or 3.13."),
+        Diagnosis("machine", facts["usable_cores"] >= 2,
+                  f"{facts['processor']}, {facts['usable_cores']} usable cores, {facts['memory_gib']} GiB",
+                  "A group needs 2 cores to be faster than one.", required=False),
+    ]
+    versions = facts["packages"]
+    for package in ("numpy", "distributed"):
+        lines.append(
+            Diagnosis(package, package in versions, versions.get(package, "not installed"),
+                      f"pip install {package}")
+        )
+    return (*lines, *_tensorflow(versions), *_accelerators(facts))
+
+
+def _tensorflow(versions: dict[str, str]) -> list[Diagnosis]:
+    if "tensorflow" not in versions:
+        install = "pip install tensorflow-cpu" if sys.platform == "linux" else "pip install tensorflow"
+        return [Diagnosis("backend cpu", False, "TensorFlow is not installed", install)]
+    import json
+
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True,
+        )
+        found = json.loads(answer.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+        detail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
+        return [
+            Diagnosis("backend cpu", False, f"TensorFlow does not start: {''.join(detail)}"[:200],
+                      "pip install --force-reinstall tensorflow-cpu")
+        ]
+    lines = [
+        Diagnosis("backend cpu", found["cpu"] is True,
+                  f"TensorFlow {found['version']}" + ("" if found["cpu"] is True else f", {found['cpu']}"))
+    ]
+    kind = "metal" if "tensorflow-metal" in versions else "cuda"
+    for index, works in enumerate(found["gpus"]):
+        lines.append(
+            Diagnosis(f"backend {kind}:{index}", works is True,
+                      "computes" if works is True else str(works), required=False)
+        )
+    return lines
+
+
+def _accelerators(facts: dict[str, object]) -> list[Diagnosis]:
+    lines: list[Diagnosis] = []
+    if sys.platform == "darwin":
+        lines.append(
+            Diagnosis("metal", machine.metal_available(), "plug-in "
+                      + ("installed" if machine.metal_available() else "not installed"),
+                      "pip install 'aner-nb[metal]'", required=False)
+        )
+    elif not facts["gpus"]:
+        lines.append(
+            Diagnosis("cuda", False, "the driver shows no CUDA device here",
+                      "with an NVIDIA card: install its driver, then pip install 'aner-nb[cuda]'",
+                      required=False)
+        )
+    return lines

@@ -1,0 +1,204 @@
+"""Running a suite into a results folder, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from aner_nb.case import Case
+from aner_nb.errors import AnerError
+from aner_nb.events import Subscriber, SuiteStarted
+from aner_nb.receipts import TrialReceipt
+from aner_nb.store import ResultsFolder, StoreError
+from aner_nb.suites import Slot, Suite, suite
+from aner_nb.trial import DEADLINE_SECONDS, RankHost, Trial, run
+
+
+class PlatformHost(RankHost, Protocol):
+    """A cluster that also knows its platforms' facts."""
+
+    @property
+    def platforms(self) -> Sequence[Any]:
+        """See `aner_nb.cluster.Cluster.platforms`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The results in a folder."""
+
+    folder: ResultsFolder
+    suite: Suite
+    receipts: tuple[TrialReceipt, ...]
+    complete: bool
+    """Whether every trial of the suite has passed or could not be run."""
+
+    def measured(self, case: Case) -> tuple[TrialReceipt, ...]:
+        """Return the passed measured trials of a case, by repetition."""
+        own = [
+            receipt
+            for receipt in self.receipts
+            if receipt.case_name == case.name
+            and receipt.role == "measured"
+            and receipt.status == "passed"
+        ]
+        return tuple(sorted(own, key=lambda receipt: receipt.repetition))
+
+
+def run_suite(
+    which: str | Path | Suite,
+    cluster: PlatformHost | None = None,
+    *,
+    out: str | Path,
+    subscribers: Sequence[Subscriber] = (),
+    stop: Callable[[], bool] = lambda: False,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> Study:
+    """Run the trials of a suite that are missing from a results folder.
+
+    Warm-ups and repetitions run in seeded rounds, one trial a case. Killed at any moment, the same call runs
+    what is still missing, and nothing twice.
+
+    Parameters
+    ----------
+    which
+        Name of a suite of the package, path of a YAML file, or a `Suite`.
+    cluster
+        None: a local cluster with the suite's placements is started, and stopped at the end.
+    out
+        The results folder; made if missing.
+
+    Raises
+    ------
+    CaseError
+        If the suite is wrong.
+    StoreError
+        If the folder cannot be used, holds other cases under the same names, or another run writes to it.
+    """
+    chosen = which if isinstance(which, Suite) else suite(which)
+    folder = ResultsFolder(Path(out))
+    with folder.writing():
+        missing = _missing(chosen, folder)
+        for subscriber in subscribers:
+            subscriber(SuiteStarted(chosen.name, len(chosen.schedule()), len(missing)))
+        if missing:
+            folder.save_document("suite", chosen.to_record())
+            with _hosting(chosen, cluster) as host:
+                _save_platforms(folder, host)
+                _run_slots(missing, host, folder, subscribers, stop, deadline_seconds)
+    return open_study(out)
+
+
+def open_study(path: str | Path) -> Study:
+    """Return the study of a results folder.
+
+    Raises
+    ------
+    StoreError
+        If the folder holds no study.
+    """
+    folder = ResultsFolder(Path(path))
+    record = folder.document("suite")
+    if record is None:
+        raise StoreError(
+            "the folder holds no results.", where=str(path), remedy="Run a suite into it first."
+        )
+    chosen = suite_from_record(record)
+    receipts = tuple(folder.receipts())
+    left = [
+        slot
+        for slot in chosen.schedule()
+        if not any(_answers(receipt, slot, ("passed", "not_run")) for receipt in receipts)
+    ]
+    return Study(folder, chosen, receipts, complete=not left)
+
+
+def suite_from_record(record: Any) -> Suite:
+    """Read back what `Suite.to_record` wrote, without the data of private arrays."""
+    from aner_nb.case import case_from_record
+
+    values = {**record, "placements": tuple(record["placements"])}
+    values["cases"] = tuple(case_from_record(case) for case in record["cases"])
+    return Suite(**values)
+
+
+def _missing(chosen: Suite, folder: ResultsFolder) -> list[Slot]:
+    receipts = folder.receipts()
+    contracts = {case.name: case.contract_id for case in chosen.cases}
+    for receipt in receipts:
+        if contracts.get(receipt.case_name, receipt.contract_id) != receipt.contract_id:
+            raise StoreError(
+                f"the folder holds another case under the name {receipt.case_name!r}.",
+                where=str(folder.path),
+                remedy="Give another folder, or another name to the changed case.",
+            )
+    return [
+        slot
+        for slot in chosen.schedule()
+        if not any(_answers(receipt, slot, ("passed",)) for receipt in receipts)
+    ]
+
+
+def _answers(receipt: TrialReceipt, slot: Slot, statuses: Sequence[str]) -> bool:
+    return (
+        receipt.contract_id == slot.case.contract_id
+        and receipt.role == slot.role
+        and receipt.repetition == slot.repetition
+        and receipt.status in statuses
+    )
+
+
+@contextlib.contextmanager
+def _hosting(chosen: Suite, cluster: PlatformHost | None) -> Iterator[PlatformHost]:
+    if cluster is not None:
+        yield cluster
+        return
+    from aner_nb.cluster import local_cluster
+
+    with local_cluster(chosen.placements) as own:
+        yield own
+
+
+def _save_platforms(folder: ResultsFolder, host: PlatformHost) -> None:
+    known = dict(folder.document("configurations") or {})
+    for platform in host.platforms:
+        known[platform.configuration_id] = {"platform": platform.name, "capacity": platform.capacity}
+    folder.save_document("configurations", known)
+
+
+def _run_slots(
+    slots: Sequence[Slot],
+    host: RankHost,
+    folder: ResultsFolder,
+    subscribers: Sequence[Subscriber],
+    stop: Callable[[], bool],
+    deadline_seconds: float,
+) -> None:
+    not_run: dict[str, Trial] = {}
+    for slot in slots:
+        if slot.case.name in not_run:
+            continue
+        trial = run(
+            slot.case,
+            host,
+            role=slot.role,
+            repetition=slot.repetition,
+            round_number=slot.round,
+            position=slot.position,
+            subscribers=subscribers,
+            stop=stop,
+            deadline_seconds=deadline_seconds,
+        )
+        if trial.receipt.status == "not_run":
+            not_run[slot.case.name] = trial
+        folder.save(trial)
+        if trial.receipt.status == "cancelled":
+            raise _cancelled(trial)
+
+
+def _cancelled(trial: Trial) -> AnerError:
+    assert trial.error is not None
+    return trial.error

@@ -1,0 +1,212 @@
+"""Suites of cases, read from YAML, and the seeded order in which their trials run."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+
+from aner_nb.case import Case, case_from_record
+from aner_nb.counter import permutation
+from aner_nb.errors import CaseError
+from aner_nb.receipts import Role
+
+_MAX_FILE_BYTES: Final = 2**20
+_FIELDS: Final = ("name", "description", "placements", "warm_ups", "repetitions", "seed", "defaults", "cases")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One trial to be run."""
+
+    case: Case
+    role: Role
+    repetition: int
+    round: int
+    """0 for the warm-ups."""
+    position: int
+    """Place in the round, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Cases that are measured together."""
+
+    name: str
+    cases: tuple[Case, ...]
+    description: str = ""
+    placements: tuple[str, ...] = ("cpu:1", "cpu:1")
+    """What the embedded local cluster offers when no other cluster is given."""
+    warm_ups: int = 1
+    repetitions: int = 3
+    seed: int = 0
+    """Of the order of trials within a round."""
+
+    def __post_init__(self) -> None:
+        names = [case.name for case in self.cases]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if not names or twice:
+            raise CaseError(
+                f"the name {twice[0]!r} is used twice." if twice else "there are no cases.",
+                where=f"suite {self.name!r}",
+                remedy="Give every case a name of its own." if twice else "List at least one.",
+            )
+
+    def only(self, keep: Callable[[Case], bool]) -> Suite:
+        """Return the suite with the cases for which `keep` is true.
+
+        Examples
+        --------
+        >>> groups = suite("quick").only(lambda case: case.is_group)
+        """
+        return replace(self, cases=tuple(case for case in self.cases if keep(case)))
+
+    def schedule(self) -> tuple[Slot, ...]:
+        """Return all trials in the order in which they run: rounds of one trial a case, in seeded order."""
+        rounds: list[tuple[Role, int]] = [("warm_up", index + 1) for index in range(self.warm_ups)]
+        rounds += [("measured", index + 1) for index in range(self.repetitions)]
+        slots: list[Slot] = []
+        for role, repetition in rounds:
+            number = 0 if role == "warm_up" else repetition
+            order = permutation(self.seed, f"{role} {repetition}", len(self.cases)).tolist()
+            for position, index in enumerate(order):
+                slots.append(Slot(self.cases[index], role, repetition, number, position))
+        return tuple(slots)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the suite as plain JSON values."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "placements": list(self.placements),
+            "warm_ups": self.warm_ups,
+            "repetitions": self.repetitions,
+            "seed": self.seed,
+            "cases": [case.to_record() for case in self.cases],
+        }
+
+
+def suite_names() -> tuple[str, ...]:
+    """Return the names of the suites in the package."""
+    folder = importlib.resources.files("aner_nb") / "suites"
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def suite(name: str | Path) -> Suite:
+    """Return a suite of the package by name, or a person's own by its file's path.
+
+    Raises
+    ------
+    CaseError
+        If there is none, or its file is wrong; a YAML error gives line and column.
+    """
+    if str(name) in suite_names():
+        text = (importlib.resources.files("aner_nb") / "suites" / f"{name}.yaml").read_text()
+        return parse_suite(text, str(name))
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        raise CaseError(
+            f"there is no suite {str(name)!r}.",
+            remedy=f"Name one of {', '.join(suite_names())}, or a .yaml file of your own.",
+        )
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise CaseError(f"the file is over {_MAX_FILE_BYTES} bytes.", where=str(path))
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CaseError(
+            f"the file cannot be read ({error.strerror}).", where=str(path), remedy="Check the path."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CaseError(
+            f"the file is not UTF-8 text (byte {error.start}).", where=str(path), remedy="Save it as UTF-8."
+        ) from error
+    return parse_suite(text, str(path), default_name=path.stem)
+
+
+def parse_suite(text: str, where: str, default_name: str = "") -> Suite:
+    """Read a suite, or a single case, from YAML text.
+
+    Raises
+    ------
+    CaseError
+        If the text is not YAML, or not a suite.
+    """
+    record = parse_yaml(text, where)
+    if "cases" not in record and "data" in record:
+        record = {"name": record.get("name", default_name), "cases": [record]}
+    unknown = sorted(set(map(str, record)) - set(_FIELDS))
+    if unknown or "cases" not in record:
+        raise CaseError(
+            f"unknown field {unknown[0]!r}." if unknown else "the field 'cases' is missing.",
+            where=where,
+            remedy=f"A suite has {', '.join(_FIELDS)}; a single case has 'data' and its other fields.",
+        )
+    defaults = _mapping(record.get("defaults", {}), f"{where}: defaults")
+    cases: list[Case] = []
+    for index, item in enumerate(_sequence(record["cases"], f"{where}: cases")):
+        own = _mapping(item, f"{where}: cases[{index}]")
+        name = own.get("name", index)
+        cases.append(case_from_record({**defaults, **own}, where=f"{where}: case {name!r}"))
+    placements = _sequence(record.get("placements", ["cpu:1", "cpu:1"]), f"{where}: placements")
+    return Suite(
+        name=str(record.get("name", default_name or where)),
+        cases=tuple(cases),
+        description=str(record.get("description", "")),
+        placements=tuple(map(str, placements)),
+        warm_ups=_count(record, "warm_ups", 1, 0, where),
+        repetitions=_count(record, "repetitions", 3, 1, where),
+        seed=_count(record, "seed", 0, 0, where),
+    )
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Read a YAML mapping as plain data.
+
+    Raises
+    ------
+    CaseError
+        With line and column, if the text is not YAML.
+    """
+    try:
+        value: object = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise CaseError(
+            f"not YAML: {error.problem or error.context}.", where=f"{where}{place}", remedy="Correct it there."
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CaseError(f"not YAML: {error}.", where=where, remedy="Correct it.") from error
+    return dict(_mapping(value, where))
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CaseError(
+            f"{str(value)[:60]!r} is not a mapping.", where=where, remedy="Write lines of 'field: value'."
+        )
+    return cast("Mapping[str, Any]", value)
+
+
+def _sequence(value: object, where: str) -> Sequence[Any]:
+    if not isinstance(value, list) or not value:
+        raise CaseError(
+            f"{str(value)[:60]!r} is not a list.", where=where, remedy="Write lines that begin with '- '."
+        )
+    return cast("list[Any]", value)
+
+
+def _count(record: Mapping[str, Any], field: str, default: int, least: int, where: str) -> int:
+    value: object = record.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1000:
+        raise CaseError(
+            f"{value!r} is not a whole number from {least} to 1000.",
+            where=f"{where}: {field}",
+            remedy="Correct the value.",
+        )
+    return value
