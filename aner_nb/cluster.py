@@ -6,13 +6,10 @@ passes through its scheduler.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import ipaddress
 import logging
-import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,30 +24,23 @@ from distributed.utils import get_ip
 from aner_nb import __version__
 from aner_nb.backends.base import Partition
 from aner_nb.case import Placement
-from aner_nb.channels.base import AbstractChannel
-from aner_nb.channels.frames import Kind
-from aner_nb.channels.shared_memory import Arena, make_arena, send_arena
-from aner_nb.channels.socket import Arrival, Listener
-from aner_nb.channels.stream import FrameStream, StreamChannel
+from aner_nb.channels.socket import Invitation
 from aner_nb.errors import (
     AnerError,
-    BackendUnavailable,
     CaseError,
     ClusterError,
-    DeadlineExceeded,
     RankFailed,
     RankLost,
 )
-from aner_nb.host import PLACEMENT_VARIABLE, RankSetup, bytes_of, describe_worker, host_rank, is_fresh
+from aner_nb.host import PLACEMENT_VARIABLE, RankSetup, describe_worker, host_rank, is_fresh
 from aner_nb.inventory import configuration_id, platform_names
+from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer, Ranks
-
-TENSORFLOW_VERSIONS: Final = ((2, 18), (2, 21))
-"""The oldest and newest TensorFlow that is supported, both included."""
+from aner_nb.session import Session
 
 _CONNECT_SECONDS: Final = 10
 _RESTART_SECONDS: Final = 60
-_READY_SECONDS: Final = 180.0
+_FINISH_SECONDS: Final = 3.0
 _LOCK_SECONDS: Final = 5
 _WORKER_ENVIRONMENT: Final = {
     # Dask's default makes glibc give every large temporary back to the kernel and fault it in again at the
@@ -137,41 +127,9 @@ class Cluster:
         Raises
         ------
         BackendUnavailable
-            If the cluster has no such placement, or too few of it.
+            If the cluster has no such placement, or too few of it, or TensorFlow does not fit.
         """
-        free = list(self.offers)
-        chosen: dict[int, Offer] = {}
-        # The most demanding ranks choose first, so that a CPU rank does not take a GPU's worker.
-        order = sorted(range(len(placements)), key=lambda rank: _demand(placements[rank]))
-        for rank in order:
-            fitting = [offer for offer in free if _fits(placements[rank], offer.placement)]
-            if not fitting:
-                raise self._unavailable(placements[rank], placements)
-            offer = min(fitting, key=lambda offer: self._waste(offer, placements[rank]))
-            chosen[rank] = offer
-            free = [other for other in free if other.worker != offer.worker]
-        offers = tuple(
-            dataclasses.replace(chosen[rank], placement=_settled(placement, chosen[rank].placement))
-            for rank, placement in enumerate(placements)
-        )
-        _check_tensorflow(offers)
-        return offers
-
-    def _waste(self, offer: Offer, wanted: Placement) -> tuple[int, int, str]:
-        beside = sum(other.worker == offer.worker for other in self.offers)
-        return (offer.placement.threads - wanted.threads, beside, offer.worker)
-
-    def _unavailable(self, wanted: Placement, all_wanted: Sequence[Placement]) -> BackendUnavailable:
-        offered = ", ".join(dict.fromkeys(map(str, self.placements)))
-        count = sum(_fits(wanted, offer.placement) for offer in self.offers)
-        asked = sum(placement == wanted for placement in all_wanted)
-        if wanted.backend in ("cuda", "metal") and not count:
-            what = f"no {_DEVICE_NAMES[wanted.backend]} on {wanted.platform or 'any machine of the cluster'}."
-        elif count:
-            what = f"{asked} ranks ask for {wanted}; the cluster has {count} of it."
-        else:
-            what = f"the cluster has no placement {wanted}."
-        return BackendUnavailable(what, remedy=f"It offers {offered}.")
+        return match_offers(placements, self.offers)
 
     @contextlib.contextmanager
     def open_ranks(
@@ -205,15 +163,20 @@ class Cluster:
             offers = self.match([setup.placement for setup in setups])
             with self._locked(offers):
                 freshness = self._freshen(offers) if fresh else (False,) * len(offers)
-                with _Session(self._client, self._addresses(offers), channel, stop) as session:
+                addresses = self._addresses(offers)
+                tasks = _Tasks(self._client, stop)
+                session = Session(channel=channel, host=_own_address(addresses), check=tasks.check)
+                try:
+                    for rank, address in enumerate(addresses):
+                        tasks.start(session.invitation(rank), address)
                     settled = [
                         dataclasses.replace(setup, placement=offer.placement)
                         for setup, offer in zip(setups, offers, strict=True)
                     ]
-                    channels, ready, wire = session.start(settled, partitions)
-                    yield (ranks := Ranks(wire, channels, offers, ready, freshness, session.check))
-                    if ranks.closing:
-                        session.wait_for_tasks()
+                    yield session.gather(settled, partitions, offers, freshness)
+                finally:
+                    session.close()
+                    tasks.finish()
         finally:
             self._busy.release()
 
@@ -300,9 +263,6 @@ class Cluster:
         return "\n".join(lines)
 
 
-_DEVICE_NAMES: Final = {"cuda": "CUDA device", "metal": "Metal device"}
-
-
 def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
     """Start a Dask cluster on this machine, one worker process under a nanny for each placement.
 
@@ -366,7 +326,7 @@ def connect(address: str, security: distributed.Security | None = None) -> Clust
         client = distributed.Client(
             address, timeout=_CONNECT_SECONDS, security=security, set_as_default=False
         )
-    except (OSError, TimeoutError, asyncio.TimeoutError, ValueError, TypeError) as error:
+    except (OSError, TimeoutError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no scheduler answered within {_CONNECT_SECONDS} s ({error}).",
             where=address,
@@ -379,88 +339,30 @@ def connect(address: str, security: distributed.Security | None = None) -> Clust
         raise
 
 
-class _Session:
-    """The ranks of one run, from their tasks' start to the last connection's end."""
+class _Tasks:
+    """The Dask tasks that host the ranks of one run."""
 
-    def __init__(
-        self,
-        client: distributed.Client,
-        addresses: Sequence[str],
-        channel: str,
-        stop: Callable[[], None],
-    ) -> None:
+    def __init__(self, client: distributed.Client, stop: Callable[[], None]) -> None:
         self._client = client
-        self._addresses = addresses
-        self._channel = channel
         self._stop = stop
-        self._run_id = secrets.randbits(64)
         self._futures: list[distributed.Future] = []
-        self._channels: dict[int, AbstractChannel] = {}
-        self._arena: Arena | None = None
         self._lost: AnerError | None = None
 
-    def __enter__(self) -> _Session:
-        self._listener = Listener(
-            self._run_id, unix=self._channel != "socket", host=self._tcp_host()
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        for channel in self._channels.values():
-            channel.abort()
-        for future in self._futures:
-            with contextlib.suppress(Exception):  # the scheduler may be gone
-                future.release()
-        if self._arena is not None:
-            self._arena.release()
-
-    def _tcp_host(self) -> str:
-        """Return the address of ours that every worker can reach; empty: none is needed."""
-        if self._channel == "shared_memory":
-            return ""
-        hosts = {urlsplit(address).hostname or "" for address in self._addresses}
-        hosts -= {""}
-        far = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
-        return get_ip(far[0], 80) if far else "127.0.0.1"
-
-    def start(
-        self, setups: Sequence[RankSetup], partitions: Sequence[Partition]
-    ) -> tuple[tuple[AbstractChannel, ...], tuple[dict[str, Any], ...], Any]:
-        for rank, address in enumerate(self._addresses):
-            self._submit(rank, address)
-        first = setups[0]
-        size = first.model.layout.size
-        self._arena = make_arena(size, first.dtype, len(setups))
-        streams: dict[int, FrameStream] = {}
-        deadline = time.monotonic() + _READY_SECONDS
-        while len(streams) < len(setups):
-            self._check_deadline(deadline, set(range(len(setups))) - set(streams))
-            arrival = self._listener.accept(0.1)
-            if arrival is not None and arrival.rank < len(setups) and arrival.rank not in streams:
-                rank = arrival.rank
-                arrival.connection.settimeout(None)
-                streams[rank] = FrameStream(arrival.connection, self._run_id)
-                self._welcome(arrival, streams[rank], setups[rank], partitions[rank])
-        self._listener.close()
-        ready = [self._ready(rank, streams[rank], deadline) for rank in range(len(setups))]
-        channels = tuple(self._channels[rank] for rank in range(len(setups)))
-        return channels, tuple(ready), self._arena.wire
-
-    def _submit(self, rank: int, address: str) -> None:
+    def start(self, invitation: Invitation, address: str) -> None:
+        """Start the task of a rank on the worker at `address` and nowhere else."""
         future = self._client.submit(
             host_rank,
-            dataclasses.asdict(self._listener.invitation(rank)),
-            key=f"aner-rank-{self._run_id:016x}-{rank}",
+            dataclasses.asdict(invitation),
+            key=f"aner-rank-{invitation.run_id:016x}-{invitation.rank}",
             pure=False,
             workers=[address],
             allow_other_workers=False,
             retries=0,
         )
-        future.add_done_callback(lambda done, rank=rank: self._task_ended(rank, done))
+        future.add_done_callback(lambda done: self._ended(invitation.rank, done))
         self._futures.append(future)
 
-    def _task_ended(self, rank: int, future: distributed.Future) -> None:
+    def _ended(self, rank: int, future: distributed.Future) -> None:
         """Note that a task ended badly; called by Dask on a thread of its own."""
         if future.status not in ("error", "lost"):
             return
@@ -470,55 +372,7 @@ class _Session:
         elif isinstance(error, distributed.scheduler.KilledWorker):
             self._lost = RankLost("Dask lost its worker.", where=f"rank {rank}")
         else:
-            self._lost = RankFailed(f"{type(error).__name__}: {error}", where=f"rank {rank}")
-
-    def _welcome(
-        self, arrival: Arrival, stream: FrameStream, setup: RankSetup, partition: Partition
-    ) -> None:
-        assert self._arena is not None
-        if self._channel == "shared_memory" and not arrival.same_host:
-            raise ClusterError(
-                "the rank is not on the coordinator's host.",
-                where=f"rank {arrival.rank}",
-                remedy="Write channel: auto, or socket.",
-            )
-        slot = self._arena.slots[arrival.rank]
-        nothing = memoryview(b"")
-        shared = arrival.same_host
-        self._channels[arrival.rank] = StreamChannel(
-            arrival.rank,
-            stream,
-            self._run_id,
-            slot,
-            wire_payload=nothing if shared else bytes_of(self._arena.wire),
-            slot_payload=nothing if shared else bytes_of(slot),
-            kind="shared_memory" if shared else "socket",
-            encryption=arrival.encryption,
-        )
-        stream.send_document(Kind.DOCUMENT, setup.to_record())
-        if shared:
-            send_arena(arrival.connection, self._arena)
-        stream.send_array(partition.features)
-        stream.send_array(partition.targets)
-
-    def _ready(self, rank: int, stream: FrameStream, deadline: float) -> dict[str, Any]:
-        try:
-            while not stream.readable(0.2):
-                self._check_deadline(deadline, {rank})
-            return dict(stream.receive_document())
-        except (EOFError, OSError) as error:
-            raise RankLost(
-                f"the connection ended while the rank was preparing ({error}).", where=f"rank {rank}"
-            ) from error
-
-    def _check_deadline(self, deadline: float, missing: set[int]) -> None:
-        self.check()
-        if time.monotonic() > deadline:
-            raise DeadlineExceeded(
-                f"not ready within {_READY_SECONDS:g} s.",
-                where=f"rank {', '.join(map(str, sorted(missing)))}",
-                remedy="Look at the workers' logs; a busy worker may still run other tasks.",
-            )
+            self._lost = RankFailed(f"{type(error).__name__}: {error}.", where=f"rank {rank}")
 
     def check(self) -> None:
         """Raise what Dask said about a rank, or what `stop` says."""
@@ -526,11 +380,21 @@ class _Session:
             raise self._lost
         self._stop()
 
-    def wait_for_tasks(self) -> None:
-        """Wait until the rank's tasks are over, so that their workers are free."""
-        deadline = time.monotonic() + _CONNECT_SECONDS
+    def finish(self) -> None:
+        """Wait until the tasks are over, so that their workers are free, and forget them."""
+        deadline = time.monotonic() + _FINISH_SECONDS
         while not all(future.done() for future in self._futures) and time.monotonic() < deadline:
             time.sleep(0.005)
+        for future in self._futures:
+            with contextlib.suppress(Exception):  # the scheduler may be gone
+                future.release()
+
+
+def _own_address(workers: Sequence[str]) -> str:
+    """Return the address of ours that every one of the workers can reach."""
+    hosts = {urlsplit(address).hostname or "" for address in workers} - {""}
+    far = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
+    return get_ip(far[0], 80) if far else "127.0.0.1"
 
 
 def _platform(name: str, answer: dict[str, Any]) -> Platform:
@@ -552,54 +416,3 @@ def _offer(platform: Platform, placement: Placement, worker: dict[str, Any]) -> 
 
 def _on(offer: Offer, platform: Platform) -> bool:
     return offer.placement.platform == platform.name
-
-
-def _demand(placement: Placement) -> tuple[bool, bool, int]:
-    return (placement.backend in ("cpu", "numpy"), not placement.platform, -placement.threads)
-
-
-def _fits(wanted: Placement, offered: Placement) -> bool:
-    if wanted.platform and wanted.platform != offered.platform:
-        return False
-    if wanted.backend == "numpy":
-        return offered.backend in ("numpy", "cpu")
-    if wanted.backend != offered.backend:
-        return False
-    if wanted.backend == "cpu":
-        return offered.threads >= wanted.threads
-    return wanted.device == offered.device
-
-
-def _settled(wanted: Placement, offered: Placement) -> Placement:
-    """Return the placement that runs: what was asked for, with the offer's platform and default threads."""
-    return dataclasses.replace(
-        wanted, platform=offered.platform, threads=wanted.threads or offered.threads or 1
-    )
-
-
-def _check_tensorflow(offers: Sequence[Offer]) -> None:
-    needing = [offer for offer in offers if offer.placement.backend != "numpy"]
-    oldest, newest = (".".join(map(str, version)) for version in TENSORFLOW_VERSIONS)
-    for offer in needing:
-        where = str(offer.placement)
-        if not offer.tensorflow:
-            raise BackendUnavailable(
-                "TensorFlow is not installed in the worker's environment.",
-                where=where,
-                remedy="Install it there: pip install 'aner-nb[cpu]'.",
-            )
-        found = re.match(r"(\d+)\.(\d+)", offer.tensorflow)
-        version = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not TENSORFLOW_VERSIONS[0] <= version <= TENSORFLOW_VERSIONS[1]:
-            raise BackendUnavailable(
-                f"the worker has TensorFlow {offer.tensorflow}; {oldest} to {newest} are supported.",
-                where=where,
-                remedy=f"Install a TensorFlow from {oldest} to {newest} there.",
-            )
-    plain = {offer.tensorflow for offer in needing if offer.placement.backend != "metal"}
-    if len(plain) > 1:
-        raise BackendUnavailable(
-            f"the ranks have different TensorFlow versions ({', '.join(sorted(plain))}).",
-            remedy="Install one version on all of them; only Metal may differ, since its plug-in needs 2.18.",
-        )
-

@@ -101,23 +101,27 @@ def describe_worker() -> dict[str, Any]:
     }
 
 
-def open_gradient(
-    model: Model, partition: Partition, placement: Placement, *, resident: bool
-) -> AbstractGradientFunction:
-    """Return the gradient function of a placement, compiled.
+def open_gradient(setup: RankSetup, partition: Partition) -> AbstractGradientFunction:
+    """Return the gradient function of a rank, compiled.
 
     Raises
     ------
     BackendUnavailable
         If the backend cannot run here.
     """
-    if placement.backend == "numpy":
+    if setup.placement.backend == "numpy":
         from aner_nb.backends.numpy import NumpyGradientFunction
 
-        return NumpyGradientFunction(model, partition)
+        return NumpyGradientFunction(setup.model, partition)
     from aner_nb.backends.tensorflow import TensorflowGradientFunction
 
-    return TensorflowGradientFunction(model, partition, placement, resident=resident)
+    return TensorflowGradientFunction(
+        setup.model,
+        partition,
+        setup.placement,
+        blocks=setup.plan.blocks(setup.rank),
+        resident=setup.resident,
+    )
 
 
 def host_rank(invitation: dict[str, Any]) -> None:
@@ -187,9 +191,7 @@ class HostedRank:
         self._epochs: list[list[int]] = []
         before = machine.rss_bytes()
         began = time.perf_counter_ns()
-        self.gradient = open_gradient(
-            setup.model, partition, setup.placement, resident=setup.resident
-        )
+        self.gradient = open_gradient(setup, partition)
         opened = time.perf_counter_ns()
         self.ready: dict[str, Any] = {
             "plan_id": setup.plan.plan_id,

@@ -121,6 +121,10 @@ class Plan:
                         ends_epoch=position == self.batch_count - 1,
                     )
 
+    def blocks(self, rank: int) -> list[tuple[int, int]]:
+        """Return the block of a rank's partition for each batch, by number of batch."""
+        return [shards[rank] for shards in self._blocks()]
+
     def _blocks(self) -> list[tuple[tuple[int, int], ...]]:
         full = shard_rows(self.batch, self.weights)
         blocks: list[tuple[tuple[int, int], ...]] = []

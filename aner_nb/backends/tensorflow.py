@@ -7,8 +7,10 @@ read from TensorFlow's own buffers, so that one pass (cast to float64) brings th
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -43,9 +45,8 @@ def configure(placement: Placement) -> str:
     BackendUnavailable
         If the device is not there, or TensorFlow already runs in this process with other settings.
     """
-    library = os.environ.get(PLUGGABLE_DEVICE_VARIABLE)
-    if library and placement.backend != "cpu":
-        load_pluggable_device_library(library)
+    if placement.backend != "cpu":
+        _load_emulated_device()
     try:
         tf.config.threading.set_intra_op_parallelism_threads(placement.threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -75,14 +76,43 @@ def configure(placement: Placement) -> str:
     return "GPU:0"
 
 
+@functools.cache
+def _load_emulated_device() -> None:
+    """Load the library that the tests name; TensorFlow aborts the process on a second load."""
+    library = os.environ.get(PLUGGABLE_DEVICE_VARIABLE)
+    if library:
+        load_pluggable_device_library(library)
+
+
+def _is_emulated(placement: Placement) -> bool:
+    if placement.backend == "cpu":
+        return False
+    device = tf.config.get_visible_devices("GPU")[0]
+    name = str(tf.config.experimental.get_device_details(device).get("device_name", ""))
+    return "EMULATED" in name
+
+
 class TensorflowGradientFunction(AbstractGradientFunction):
-    """The traced forward and backward of one rank."""
+    """The traced forward and backward of one rank.
+
+    Parameters
+    ----------
+    blocks
+        The shards that will be asked for. Resident ones are put on the device now, each as tensors of its own,
+        so that an update slices nothing.
+    """
 
     def __init__(
-        self, model: Model, partition: Partition, placement: Placement, *, resident: bool
+        self,
+        model: Model,
+        partition: Partition,
+        placement: Placement,
+        *,
+        blocks: Sequence[tuple[int, int]],
+        resident: bool,
     ) -> None:
         self._device = configure(placement)
-        self._resident = resident
+        self._partition: Partition | None = partition
         self._layout = model.layout
         self.trace_count = 0
         self._vector_address = 0
@@ -90,15 +120,25 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         self._synchronise = tf.test.experimental.sync_devices if self._device != "CPU:0" else None
         dtype = partition.features.dtype.name
         began = time.perf_counter_ns()
-        with tf.device(self._device):
-            self._features: Any = tf.constant(partition.features) if resident else partition.features
-            self._targets: Any = tf.constant(partition.targets) if resident else partition.targets
+        self._shards = {block: self._place(block) for block in blocks} if resident else {}
         self._function = self._trace(model, dtype)
         self.proof = self._prove(placement, dtype)
+        if resident:
+            self._partition = None
         self.compile_ns = time.perf_counter_ns() - began
 
+    def _place(self, block: tuple[int, int]) -> tuple[Any, Any]:
+        """Upload the rows of a shard."""
+        assert self._partition is not None
+        targets = self._partition.targets[slice(*block)]
+        if self._device != "CPU:0" and targets.dtype == np.int32:
+            # TensorFlow keeps int32 tensors of an accelerator on the host and would send them in every call.
+            targets = targets.astype(np.int64)
+        with tf.device(self._device):
+            return tf.constant(self._partition.features[slice(*block)]), tf.constant(targets)
+
     def _trace(self, model: Model, dtype: str) -> Any:
-        targets = self._targets
+        targets = self._place((0, 0))[1]
         signature = [
             tf.TensorSpec([self._layout.size], dtype),
             tf.TensorSpec([None, model.features], dtype),
@@ -122,11 +162,15 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         return gradients.get_concrete_function()
 
     def _prove(self, placement: Placement, dtype: str) -> DeviceProof:
-        """Run the function once on no more than one row and read where everything ran."""
+        """Run the function once on one row and read where everything ran.
+
+        The executed graph is what proves it: a tensor's ``device`` only repeats what was asked for, and its
+        ``backing_device`` says where the memory lies.
+        """
         vector = np.zeros(self._layout.size, dtype)
         eager_context.enable_run_metadata()
         try:
-            outputs = self._run(self._upload(vector), 0, min(1, len(self._features)))
+            outputs = self._function(self._upload(vector), *self._place((0, 1)))
             metadata = eager_context.context().export_run_metadata()
         finally:
             eager_context.disable_run_metadata()
@@ -138,7 +182,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
                 operations[device] = operations.get(device, 0) + 1
                 if device != self._device and node.op not in _BOOKKEEPING:
                     strays.append(f"{node.op} on {device}")
-        produced = tuple(sorted({_short(tensor.device) for tensor in outputs}))
+        produced = tuple(sorted({_short(tensor.backing_device) for tensor in outputs}))
         if strays or produced != (self._device,) or not operations:
             found = ", ".join(strays[:3]) or f"gradients on {', '.join(produced)}"
             raise ContractBroken(
@@ -150,7 +194,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
             produced_on=produced,
             operations_on=operations,
             framework=f"tensorflow {tf.__version__}",
-            emulated=placement.backend != "cpu" and PLUGGABLE_DEVICE_VARIABLE in os.environ,
+            emulated=_is_emulated(placement),
         )
 
     def _upload(self, parameters: NDArray[np.floating]) -> Any:
@@ -165,25 +209,14 @@ class TensorflowGradientFunction(AbstractGradientFunction):
             self._vector_address = address
         return self._vector
 
-    def _run(self, vector: Any, start: int, stop: int) -> list[Any]:
-        if self._resident:
-            with tf.device(self._device):
-                return self._function(vector, self._features[start:stop], self._targets[start:stop])
-        return self._function(
-            vector, *self._stream(self._features[start:stop], self._targets[start:stop])
-        )
-
-    def _stream(self, *arrays: NDArray[Any]) -> list[Any]:
-        with tf.device(self._device):
-            return [tf.constant(array) for array in arrays]
-
     def __call__(
         self, parameters: NDArray[np.floating], block: tuple[int, int], out: NDArray[np.float64]
     ) -> GradientSum:
         began = time.perf_counter_ns()
         vector = self._upload(parameters)
+        shard = self._shards.get(block) or self._place(block)
         uploaded = time.perf_counter_ns()
-        loss, *gradients = self._run(vector, *block)
+        loss, *gradients = self._function(vector, *shard)
         if self._synchronise is not None:
             self._synchronise()
         computed = time.perf_counter_ns()
@@ -191,8 +224,8 @@ class TensorflowGradientFunction(AbstractGradientFunction):
             np.copyto(slot, memoryview(gradient))
         loss_sum = float(np.asarray(memoryview(loss)))
         read = time.perf_counter_ns()
-        if _short(loss.device) != self._device:
-            raise ContractBroken(f"a gradient was produced on {loss.device}, not on {self._device}.")
+        if _short(loss.backing_device) != self._device:
+            raise ContractBroken(f"a gradient was produced on {loss.backing_device}, not on {self._device}.")
         phases = (uploaded - began, computed - uploaded, read - computed, read - began)
         return GradientSum(block[1] - block[0], loss_sum, out, phases)
 
@@ -205,7 +238,8 @@ class TensorflowGradientFunction(AbstractGradientFunction):
 
     def close(self) -> None:
         """Drop the resident rows, the function and the shared vector."""
-        self._features = self._targets = self._function = self._vector = None
+        self._shards = {}
+        self._function = self._vector = self._partition = None
 
 
 def _short(device: str) -> str:
@@ -218,7 +252,7 @@ _ACTIVATIONS: Final = {"relu": tf.nn.relu, "tanh": tf.tanh, "sigmoid": tf.sigmoi
 def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any) -> Any:
     output = features
     for index, layer in enumerate(model.layers):
-        output = tf.matmul(output, arrays[2 * index]) + arrays[2 * index + 1]
+        output = tf.nn.bias_add(tf.matmul(output, arrays[2 * index]), arrays[2 * index + 1])
         if layer.activation in _ACTIVATIONS:
             output = _ACTIVATIONS[layer.activation](output)
     if model.loss == "mean_squared_error":

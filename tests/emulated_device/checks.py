@@ -127,11 +127,6 @@ def two_devices_are_listed() -> None:
     ]
 
 
-def a_second_load_is_refused() -> None:
-    with pytest.raises(tf.errors.AlreadyExistsError):
-        load_from_environment()
-
-
 def gradients_equal_those_of_the_cpu() -> None:
     for dtype, loss, activation in product(
         _TOLERANCES, ("softmax_cross_entropy", "squared_error"), _ACTIVATIONS

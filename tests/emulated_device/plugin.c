@@ -425,14 +425,8 @@ static void check_omitted_names(TF_Status *status) {
 
 /* ---- Entry points ---- */
 
+/* TensorFlow aborts the process with our message when the status is not OK. */
 EXPORT void SE_InitPlugin(SE_PlatformRegistrationParams *params, TF_Status *status) {
-  static bool loaded = false;
-  if (loaded) {
-    /* TensorFlow would abort the process on a second registration. */
-    TF_SetStatus(status, TF_ALREADY_EXISTS, "the emulated accelerator is already loaded in this process.");
-    return;
-  }
-  loaded = true;
   succeed(status);
   device_count = (int)integer_setting("ANER_EMULATED_DEVICES", DEFAULT_DEVICES, 0, MAX_DEVICES, status);
   int64_t limit = integer_setting("ANER_EMULATED_MEMORY", DEFAULT_MEMORY_LIMIT, 1, INT64_MAX, status);

@@ -21,7 +21,6 @@ _CONFIGURATIONS: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
         {},
         (
             "two_devices_are_listed",
-            "a_second_load_is_refused",
             "gradients_equal_those_of_the_cpu",
             "backing_device_tells_where_a_result_lies",
             "each_device_runs_its_own_kernels",
