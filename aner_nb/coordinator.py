@@ -14,24 +14,16 @@ from aner_nb.backends.base import RANK_PHASES
 from aner_nb.collectives.base import AbstractCollective, Exchange
 from aner_nb.errors import ContractBroken
 from aner_nb.events import EpochValidated, Event, UpdateDone
+from aner_nb.master import MasterState
 from aner_nb.model import Evaluation
-from aner_nb.optimizers import OptimizerSpec, OptimizerState
 from aner_nb.plan import Plan, Update
 
-COORDINATOR_PHASES: Final = ("cast", "exchange", "reduce", "optimizer", "total")
-"""``cast``: float64 master to the wire's dtype. ``exchange``: first request written to last reply read and added.
-``reduce``: the part of it that added sums after the last reply. ``optimizer``: mean and step. ``total``: all."""
+COORDINATOR_PHASES: Final = ("exchange", "apply", "total")
+"""``exchange``: first request written to last reply read. ``apply``: adding the sums in rank order, mean, optimizer,
+and writing the new parameters to the wire, in one pass. ``total``: all."""
 
 CHANNEL_PHASES: Final = ("request_write", "response_wait", *(f"rank_{name}" for name in RANK_PHASES))
 """Per rank: writing the request, waiting for the reply, and the rank's own phases."""
-
-
-@dataclass(slots=True)
-class MasterState:
-    """The canonical parameters and optimizer state, on CPU in float64."""
-
-    parameters: NDArray[np.float64]
-    optimizer: OptimizerState
 
 
 @dataclass(slots=True)
@@ -68,7 +60,6 @@ def train(
     plan: Plan,
     state: MasterState,
     collective: AbstractCollective,
-    optimizer: OptimizerSpec,
     evaluate: Callable[[NDArray[np.float64]], Evaluation],
     emit: Callable[[Event], None],
     record: Record,
@@ -88,16 +79,16 @@ def train(
     clock = time.perf_counter_ns
     began = clock()
     try:
+        state.write_to(collective.wire)
         for update in plan.updates():
             started = clock()
-            np.copyto(collective.wire, state.parameters, casting="same_kind")
-            cast = clock()
             exchange = collective.exchange(update)
             exchanged = clock()
-            loss = _apply(update, exchange, optimizer, state)
+            _check_rows(update, exchange)
+            state.apply(exchange, collective.wire)
             done = clock()
-            phases = (cast - started, exchanged - cast, exchange.reduce_ns, done - exchanged, done - started)
-            _note(record, update, exchange, loss, phases)
+            loss = exchange.loss_sum / exchange.rows
+            _note(record, update, exchange, loss, (exchanged - started, done - exchanged, done - started))
             emit(UpdateDone(update.index, loss, done - began))
             if update.ends_epoch:
                 _validate(update, state, evaluate, emit, record, began)
@@ -110,17 +101,11 @@ def train(
         )
 
 
-def _apply(
-    update: Update, exchange: Exchange, optimizer: OptimizerSpec, state: MasterState
-) -> float:
+def _check_rows(update: Update, exchange: Exchange) -> None:
     if exchange.rows != update.rows:
         raise ContractBroken(
             f"update {update.index} summed {exchange.rows} rows; its batch has {update.rows}."
         )
-    gradient = exchange.gradient
-    gradient /= exchange.rows
-    optimizer.update(state.parameters, gradient, state.optimizer)
-    return exchange.loss_sum / exchange.rows
 
 
 def _note(

@@ -25,11 +25,15 @@ class OptimizerState:
     """What an optimizer remembers between updates; owned by the coordinator."""
 
     count: int
-    """Updates applied so far."""
+    """Updates begun so far: 1 in the first."""
     slots: tuple[Vector, ...]
     """Vectors of the parameters' shape: velocity, moments."""
     scratch: Vector
     """Working memory, not part of the state."""
+
+    def block(self, block: slice) -> OptimizerState:
+        """Return the state of a block of the parameters, as views."""
+        return OptimizerState(self.count, tuple(slot[block] for slot in self.slots), self.scratch[block])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,10 @@ class SGD:
         return OptimizerState(0, slots, np.empty(size))
 
     def update(self, parameters: Vector, gradient: Vector, state: OptimizerState) -> None:
-        """Apply one update in place; `gradient` is the mean over the global batch."""
-        state.count += 1
+        """Apply update number ``state.count`` in place; `gradient` is the mean over the global batch.
+
+        Elementwise: a block of the parameters, with `OptimizerState.block`, gives the block of the result.
+        """
         step = np.multiply(gradient, self.learning_rate, out=state.scratch)
         if not state.slots:
             parameters -= step
@@ -99,8 +105,10 @@ class Adam:
         return OptimizerState(0, (np.zeros(size), np.zeros(size)), np.empty(size))
 
     def update(self, parameters: Vector, gradient: Vector, state: OptimizerState) -> None:
-        """Apply one update in place; `gradient` is the mean over the global batch."""
-        state.count += 1
+        """Apply update number ``state.count`` in place; `gradient` is the mean over the global batch.
+
+        Elementwise: a block of the parameters, with `OptimizerState.block`, gives the block of the result.
+        """
         first, second = state.slots
         work = state.scratch
         first *= self.beta_1

@@ -22,7 +22,6 @@ from aner_nb.collectives.star import StarCollective
 from aner_nb.coordinator import (
     CHANNEL_PHASES,
     COORDINATOR_PHASES,
-    MasterState,
     Record,
     make_record,
     train,
@@ -31,6 +30,7 @@ from aner_nb.data import PreparedData, Split, load, prepare, split
 from aner_nb.errors import AnerError, BackendUnavailable, Cancelled, CaseError, ContractBroken
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
 from aner_nb.host import RankSetup
+from aner_nb.master import MasterState
 from aner_nb.model import Evaluation, Model, evaluate, make_model
 from aner_nb.plan import TAIL_RULE, Plan, make_plan
 from aner_nb.ranks import Ranks, open_inline_ranks
@@ -266,10 +266,10 @@ class _TrialRun:
         work = self._work
         initial = work.model.initial(self._case.seed)
         self._initial = fingerprint(initial)
-        self._state = MasterState(initial, self._case.optimizer.init(initial.size))
+        self._state = MasterState(initial, self._case.optimizer)
         self.emit(StageEntered("placing ranks"))
         placing = time.perf_counter_ns()
-        with self._open(cluster) as ranks:
+        with contextlib.closing(self._state), self._open(cluster) as ranks:
             self._ranks = ranks
             self._durations["placement_ns"] = time.perf_counter_ns() - placing
             self.emit(StageEntered("training"))
@@ -321,7 +321,6 @@ class _TrialRun:
             work.plan,
             state,
             collective,
-            self._case.optimizer,
             evaluate_epoch,
             self.emit,
             self._record,

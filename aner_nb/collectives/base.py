@@ -15,24 +15,34 @@ from aner_nb.plan import Update
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What came of one update's request."""
+    """What came of one update's request: every rank's sum, not yet added up."""
 
     rows: int
     loss_sum: float
-    gradient: NDArray[np.float64]
-    """(parameters,), summed over all rows; a view that the next exchange overwrites, free to be changed."""
     parts: tuple[GradientSum, ...]
     """Each rank's own sum, in rank order; views, valid until the next exchange."""
     write_ns: tuple[int, ...]
     """Per rank, the time to write the request."""
     wait_ns: tuple[int, ...]
     """Per rank, from the request written to the reply read."""
-    reduce_ns: int
-    """Time to add the sums, as far as it was not hidden behind waiting."""
+
+    def sum_into(self, block: slice, out: NDArray[np.float64]) -> None:
+        """Write the sum of the ranks' gradients over a block of the parameters into `out`.
+
+        Always ``((0 + 1) + 2) + …`` in rank order, whatever the order of arrival and however the parameters are
+        cut into blocks: the result is the same to the bit.
+        """
+        first, *rest = self.parts
+        if not rest:
+            np.copyto(out, first.gradient[block])
+            return
+        np.add(first.gradient[block], rest[0].gradient[block], out=out)
+        for part in rest[1:]:
+            out += part.gradient[block]
 
 
 class AbstractCollective(ABC):
-    """Broadcasts parameters to all ranks and brings back the sum of their gradients."""
+    """Broadcasts parameters to all ranks and brings back their gradient sums."""
 
     reduction: ClassVar[str]
     """Topology and order of summation, for the receipt."""
@@ -46,7 +56,7 @@ class AbstractCollective(ABC):
 
     @abstractmethod
     def exchange(self, update: Update) -> Exchange:
-        """Let every rank compute its shard at the parameters in `wire`; return the sum.
+        """Let every rank compute its shard at the parameters in `wire`; return their sums.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The star: every rank talks to the coordinator, which adds their sums in rank order."""
+"""The star: every rank talks to the coordinator, where the sums are added in rank order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _WAIT_SECONDS = 0.2
 
 
 class StarCollective(AbstractCollective):
-    """Waits for any rank, adds in rank order.
-
-    The sum is 0 + 1 + 2 + … whatever the order of arrival: a sum is added once all sums before it are there, so
-    that adding overlaps with waiting.
+    """Posts to every rank, then waits for any: a lost rank is noticed whichever it is.
 
     Parameters
     ----------
@@ -48,7 +45,6 @@ class StarCollective(AbstractCollective):
         self._channels = tuple(channels)
         self._deadline = deadline_seconds
         self._check = check
-        self._total = np.empty(wire.size) if len(channels) > 1 else None
 
     @property
     def rank_count(self) -> int:
@@ -65,7 +61,6 @@ class StarCollective(AbstractCollective):
             posted.append(clock())
         parts: list[GradientSum | None] = [None] * count
         wait_ns = [0] * count
-        added = reduce_ns = 0
         pending = list(self._channels)
         latest = time.monotonic()
         while pending:
@@ -80,38 +75,16 @@ class StarCollective(AbstractCollective):
                 wait_ns[channel.rank] = clock() - posted[channel.rank + 1]
                 latest = time.monotonic()
             pending = still
-            began = clock()
-            added = self._add(parts, added)
-            reduce_ns = clock() - began
             if pending:
                 self._wait(pending, update, latest)
         complete = tuple(part for part in parts if part is not None)
         return Exchange(
             rows=sum(part.rows for part in complete),
             loss_sum=sum(part.loss_sum for part in complete),
-            gradient=complete[0].gradient if self._total is None else self._total,
             parts=complete,
             write_ns=tuple(after - before for before, after in zip(posted, posted[1:], strict=False)),
             wait_ns=tuple(wait_ns),
-            reduce_ns=reduce_ns,
         )
-
-    def _add(self, parts: Sequence[GradientSum | None], added: int) -> int:
-        """Add the sums that are next in rank order and there; return how many are added by now."""
-        if self._total is None:
-            return len(parts)
-        while added < len(parts):
-            part = parts[added]
-            if part is None or (added == 0 and parts[1] is None):
-                break
-            if added == 0:
-                # The first two in one pass: no copy of the first into the total.
-                np.add(part.gradient, _there(parts[1]).gradient, out=self._total)
-                added = 2
-            else:
-                self._total += part.gradient
-                added += 1
-        return added
 
     def _check_rows(self, update: Update, rank: int, part: GradientSum) -> None:
         start, stop = update.shards[rank]
@@ -134,7 +107,3 @@ class StarCollective(AbstractCollective):
                 "give deadline_seconds a larger value.",
             )
 
-
-def _there(part: GradientSum | None) -> GradientSum:
-    assert part is not None
-    return part
