@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from aner_nb.data import iris as iris
     from aner_nb.data import teacher as teacher
     from aner_nb.errors import AnerError as AnerError
-    from aner_nb.optimizers import SGD as SGD
-    from aner_nb.optimizers import Adam as Adam
-    from aner_nb.plan import make_plan as make_plan
     from aner_nb.fitting import DenseNetwork as DenseNetwork
     from aner_nb.fitting import Developed as Developed
     from aner_nb.fitting import Fitted as Fitted
     from aner_nb.fitting import develop as develop
     from aner_nb.fitting import fit as fit
+    from aner_nb.optimizers import SGD as SGD
+    from aner_nb.optimizers import Adam as Adam
+    from aner_nb.plan import make_plan as make_plan
     from aner_nb.study import Study as Study
     from aner_nb.study import open_study as open_study
     from aner_nb.study import run_suite as run_suite

@@ -20,7 +20,8 @@ from aner_nb.model import Evaluation, evaluate, forward, gradient_sum, operation
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.sources import fingerprint
-from aner_nb.trial import RankHost, Trial, Work, Wrap, run
+from aner_nb.trial import RankHost, Trial, Wrap, run
+from aner_nb.work import Work
 
 Ranks = Sequence[str | Placement | tuple[str | Placement, int]]
 

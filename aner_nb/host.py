@@ -21,11 +21,11 @@ from aner_nb.channels.frames import Kind
 from aner_nb.channels.shared_memory import aligned_wire, receive_arena
 from aner_nb.channels.socket import Invitation, connect
 from aner_nb.channels.stream import FrameStream, StreamRankEnd
-from aner_nb.sources import fingerprint
 from aner_nb.errors import AnerError, RankLost
 from aner_nb.model import Model
 from aner_nb.plan import Plan, Update
 from aner_nb.rank import serve
+from aner_nb.sources import fingerprint
 
 PLACEMENT_VARIABLE: Final = "ANER_NB_PLACEMENT"
 """Set in a worker that `local_cluster` started for one placement."""

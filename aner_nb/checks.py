@@ -1,0 +1,57 @@
+"""The fixed checks of the contract, which every finished trial must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from aner_nb.coordinator import Record
+from aner_nb.master import MasterState
+from aner_nb.ranks import Ranks
+from aner_nb.receipts import Check
+from aner_nb.sources import fingerprint
+from aner_nb.work import Work
+
+
+def fixed_checks(
+    work: Work, ranks: Ranks, record: Record, state: MasterState
+) -> tuple[Check, ...]:
+    """Return the checks of the contract that every trial must pass."""
+    plan = work.plan
+    expected_rows = [len(partition.features) * plan.epochs for partition in work.partitions]
+    rows = record.rows.sum(axis=0).tolist()
+    own = [fingerprint(part.features, part.targets) for part in work.partitions]
+    told = [ready["partition"] for ready in ranks.ready]
+    plans = {ready["plan_id"] for ready in ranks.ready}
+    proofs = [ready["proof"] for ready in ranks.ready]
+    traces = [report["trace_count"] for report in ranks.closing]
+    parts = (work.split.train, work.split.validation, work.split.test)
+    total = sum(map(len, parts))
+    distinct = len(np.unique(np.concatenate(parts)))
+    finite = bool(np.isfinite(state.parameters).all() and np.isfinite(record.loss).all())
+    native = all(proof["produced_on"] == [proof["requested"]] for proof in map(_listed, proofs))
+    return (
+        _check("updates", record.updates == plan.update_count, record.updates, plan.update_count),
+        _check("rows of each rank", rows == expected_rows, rows, expected_rows),
+        Check(name="partitions", passed=own == told, detail="ranks hash the rows that were planned"),
+        Check(name="plan", passed=plans == {plan.plan_id}, detail="ranks derive the coordinator's plan"),
+        _check("disjoint splits", distinct == total, distinct, total),
+        _check("validations", len(record.validation) == plan.epochs, len(record.validation), plan.epochs),
+        Check(
+            name="native gradients",
+            passed=native,
+            detail="; ".join(f"{proof['requested']}: {_listed(proof)['produced_on']}" for proof in proofs),
+        ),
+        _check("traces of each rank", set(traces) == {1}, traces, [1] * len(traces)),
+        Check(name="finite", passed=finite, detail="losses and final parameters"),
+    )
+
+
+def _listed(proof: Mapping[str, Any]) -> dict[str, Any]:
+    return {**proof, "produced_on": list(proof["produced_on"])}
+
+
+def _check(name: str, passed: bool, found: object, expected: object) -> Check:
+    return Check(name=name, passed=passed, detail=f"{found} of {expected}")

@@ -1,0 +1,140 @@
+"""From what a trial measured to the records of its receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb.coordinator import CHANNEL_PHASES, COORDINATOR_PHASES, Record
+from aner_nb.errors import AnerError, BackendUnavailable, Cancelled
+from aner_nb.machine import noise_sample
+from aner_nb.ranks import Ranks
+from aner_nb.receipts import (
+    EpochRecord,
+    FailureRecord,
+    MemoryRecord,
+    NoiseRecord,
+    PhaseSummary,
+    ProofRecord,
+    RankRecord,
+    Status,
+)
+from aner_nb.work import Work, staging
+
+
+def summarise_phases(
+    columns: NDArray[np.int64], names: Sequence[str]
+) -> dict[str, PhaseSummary]:
+    """Return the median (leaving out the first update, if there are more) and the sum of each column."""
+    steady = columns[1:] if len(columns) > 1 else columns
+    return {
+        name: PhaseSummary(
+            median_ns=int(np.median(steady[:, index])) if len(steady) else 0,
+            total_ns=int(columns[:, index].sum()),
+        )
+        for index, name in enumerate(names)
+    }
+
+
+def epoch_records(record: Record, updates_per_epoch: int) -> tuple[EpochRecord, ...]:
+    """Return the validation of each epoch, with the mean training loss of its updates."""
+    return tuple(
+        EpochRecord(
+            epoch=event.epoch,
+            update=event.update,
+            elapsed_ns=event.elapsed_ns,
+            loss=event.evaluation.loss,
+            accuracy=event.evaluation.accuracy,
+            train_loss=float(record.loss[event.update - updates_per_epoch : event.update].mean()),
+        )
+        for event in record.validation
+    )
+
+
+def noise_record(before: Mapping[str, float], events_dropped: int) -> NoiseRecord:
+    """Return what may have disturbed the trial since the sample `before` was taken."""
+    after = noise_sample()
+    return NoiseRecord(
+        load_before=before["load_1_minute"],
+        load_after=after["load_1_minute"],
+        steal_seconds=after["steal_seconds"] - before["steal_seconds"],
+        busy_seconds=after["busy_seconds"] - before["busy_seconds"],
+        frequency_mhz=after.get("frequency_mhz"),
+        events_dropped=events_dropped,
+    )
+
+
+def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankRecord:
+    """Return what a rank was and did."""
+    channel, offer = ranks.channels[rank], ranks.offers[rank]
+    ready, closing = ranks.ready[rank], ranks.closing[rank]
+    partition = work.partitions[rank]
+    placement = offer.placement if offer is not None else work.case.placements[rank]
+    proof = ready["proof"]
+    device = closing["device_bytes"]
+    return RankRecord(
+        placement=str(placement),
+        weight=work.case.weights[rank],
+        rows=int(record.rows[:, rank].sum()),
+        configuration_id=offer.configuration_id if offer is not None else "",
+        channel=channel.kind,
+        encryption=channel.encryption,
+        payload_bytes=channel.payload_bytes,
+        fresh_process=ranks.fresh[rank],
+        staging=staging(work.case, partition),
+        proof=ProofRecord(**{**proof, "produced_on": tuple(proof["produced_on"])}),
+        trace_count=closing["trace_count"],
+        receive_ns=ready["receive_ns"],
+        backend_start_ns=ready["backend_start_ns"],
+        compile_ns=ready["compile_ns"],
+        memory=MemoryRecord(
+            worker_rss_high_water_bytes=closing["rss_high_water_bytes"],
+            rss_before_backend_bytes=ready["rss_before_backend_bytes"],
+            rss_ready_bytes=ready["rss_ready_bytes"],
+            rss_by_epoch_bytes=tuple(resident for _, resident, _ in closing["rss_by_epoch"]),
+            partition_bytes=partition.features.nbytes + partition.targets.nbytes,
+            device_bytes=device["current"],
+            device_peak_bytes=device["peak"],
+            device_bytes_after_close=closing["device_bytes_after_close"],
+            process_vram_bytes=closing["process_vram_bytes"],
+            process_vram_reason=closing["process_vram_reason"],
+        ),
+        phases=summarise_phases(record.ranks_ns[:, rank], CHANNEL_PHASES),
+    )
+
+
+def status_of(error: AnerError | None) -> Status:
+    """Return the status of a trial that `error` ended; None: nothing did."""
+    if error is None:
+        return "passed"
+    if isinstance(error, BackendUnavailable):
+        return "not_run"
+    return "cancelled" if isinstance(error, Cancelled) else "failed"
+
+
+_PUBLIC_KINDS: Final = ("backend_unavailable", "deadline_exceeded", "contract_broken", "cancelled")
+
+
+def failure_of(error: AnerError | None) -> FailureRecord | None:
+    """Return the failure; its public reason repeats only sentences that we wrote ourselves."""
+    if error is None:
+        return None
+    ours = error.kind in _PUBLIC_KINDS
+    reason = error.what if ours else f"{error.kind.replace('_', ' ')}: {error.where}".rstrip(": ")
+    return FailureRecord(**error.to_record(), reason=reason)
+
+
+def iterate_steps(record: Record) -> Iterator[dict[str, float]]:
+    """Yield one row an update, with every phase of every rank in nanoseconds, as a table's rows."""
+    for index in range(record.updates):
+        row: dict[str, float] = {"update": index, "loss": float(record.loss[index])}
+        for column, name in enumerate(COORDINATOR_PHASES):
+            row[f"coordinator_{name}_ns"] = int(record.coordinator_ns[index, column])
+        for rank in range(record.rows.shape[1]):
+            row[f"rank{rank}_rows"] = int(record.rows[index, rank])
+            for column, name in enumerate(CHANNEL_PHASES):
+                row[f"rank{rank}_{name}_ns"] = int(record.ranks_ns[index, rank, column])
+        yield row

@@ -1,0 +1,85 @@
+"""A case made concrete with its data: what every placement computes alike, and what each rank must know."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from aner_nb.backends.base import Partition
+from aner_nb.case import Case
+from aner_nb.data import PreparedData, Split, load, prepare, split
+from aner_nb.host import RankSetup
+from aner_nb.model import Model, make_model
+from aner_nb.plan import Plan, make_plan
+
+RESIDENT_BUDGET_BYTES: Final = 2**30
+"""A partition of up to this size stays on its rank's device when the case's staging is ``auto``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A case made concrete with its data: what every placement computes alike."""
+
+    case: Case
+    data: PreparedData
+    split: Split
+    model: Model
+    plan: Plan
+    partitions: tuple[Partition, ...]
+
+
+def make_work(case: Case) -> tuple[Work, dict[str, int]]:
+    """Load, split, normalize and partition the data of a case; return the work and the stages' durations.
+
+    Raises
+    ------
+    CaseError
+        If data, layers and loss don't fit each other.
+    """
+    began = time.perf_counter_ns()
+    source = load(case.data)
+    loaded = time.perf_counter_ns()
+    parts = split(source, case.split, seed=case.seed)
+    data = prepare(source, parts, dtype=case.dtype)
+    model = make_model(
+        case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task
+    )
+    plan = make_plan(case, len(data.train.features))
+    partitions: list[Partition] = []
+    for rank in range(len(case.ranks)):
+        rows = plan.partition(rank)
+        partitions.append(Partition(data.train.features[rows], data.train.targets[rows]))
+    done = time.perf_counter_ns()
+    work = Work(case, data, parts, model, plan, tuple(partitions))
+    return work, {"source_ns": loaded - began, "preprocess_ns": done - loaded}
+
+
+def make_setups(work: Work) -> list[RankSetup]:
+    """Return what each rank must know, in rank order."""
+    setups: list[RankSetup] = []
+    for rank, partition in enumerate(work.partitions):
+        targets = partition.targets
+        setups.append(
+            RankSetup(
+                rank=rank,
+                rank_count=len(work.partitions),
+                placement=work.case.placements[rank],
+                model=work.model,
+                plan=work.plan,
+                dtype=work.case.dtype,
+                rows=len(partition.features),
+                targets_dtype=targets.dtype.name,
+                targets_width=targets.shape[1] if targets.ndim == 2 else 0,
+                resident=staging(work.case, partition) == "resident",
+            )
+        )
+    return setups
+
+
+def staging(case: Case, partition: Partition) -> str:
+    """Return how a partition reaches its device: as declared, or by size where that is ``auto``."""
+    if case.staging != "auto":
+        return case.staging
+    small = partition.features.nbytes + partition.targets.nbytes <= RESIDENT_BUDGET_BYTES
+    return "resident" if small else "streamed"
