@@ -7,15 +7,16 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.errors import AnerError
+from aner_nb.files import write_atomically
 from aner_nb.receipts import ReceiptError, TrialReceipt, decode_receipt, encode_receipt
 from aner_nb.trial import Trial
 
@@ -88,7 +89,7 @@ class ResultsFolder:
             stem = self._free_stem(folder, receipt)
             if trial.steps is not None:
                 columns = trial.steps
-                _write(
+                write_atomically(
                     folder / f"{stem}.steps.npz",
                     lambda file: np.savez_compressed(
                         file,
@@ -100,9 +101,9 @@ class ResultsFolder:
                 )
             if trial.parameters is not None:
                 parameters = trial.parameters
-                _write(folder / f"{stem}.parameters.npy", lambda file: np.save(file, parameters))
+                write_atomically(folder / f"{stem}.parameters.npy", lambda file: np.save(file, parameters))
             path = folder / f"{stem}.json"
-            _write(path, lambda file: file.write(encode_receipt(receipt)))
+            write_atomically(path, lambda file: file.write(encode_receipt(receipt)))
         except OSError as error:
             raise self._unusable(error) from error
         return path
@@ -163,7 +164,7 @@ class ResultsFolder:
         """Write a small JSON document, such as the suite or the platforms' facts, beside the receipts."""
         text = json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
         try:
-            _write(self.path / f"{name}.json", lambda file: file.write(text))
+            write_atomically(self.path / f"{name}.json", lambda file: file.write(text))
         except OSError as error:
             raise self._unusable(error) from error
 
@@ -188,22 +189,3 @@ class ResultsFolder:
 def is_results_folder(path: Path) -> bool:
     """Return whether a folder holds receipts."""
     return any(re.fullmatch(r".+\.json", child.name) for child in (path / "receipts").glob("*/*"))
-
-
-def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -55,6 +55,7 @@ def run_suite(
     out: str | Path,
     subscribers: Sequence[Subscriber] = (),
     stop: Callable[[], bool] = lambda: False,
+    between: Callable[[Trial], None] = lambda _trial: None,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Study:
     """Run the trials of a suite that are missing from a results folder.
@@ -70,6 +71,8 @@ def run_suite(
         None: a local cluster with the suite's placements is started, and stopped at the end.
     out
         The results folder; made if missing.
+    between
+        Called after each trial is saved, when no rank runs; may wait, or raise to end the run.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def run_suite(
             folder.save_document("suite", chosen.to_record())
             with _hosting(chosen, cluster) as host:
                 _save_platforms(folder, host)
-                _run_slots(missing, host, folder, subscribers, stop, deadline_seconds)
+                _run_slots(missing, host, folder, subscribers, stop, between, deadline_seconds)
     return open_study(out)
 
 
@@ -175,6 +178,7 @@ def _run_slots(
     folder: ResultsFolder,
     subscribers: Sequence[Subscriber],
     stop: Callable[[], bool],
+    between: Callable[[Trial], None],
     deadline_seconds: float,
 ) -> None:
     not_run: dict[str, Trial] = {}
@@ -197,6 +201,7 @@ def _run_slots(
         folder.save(trial)
         if trial.receipt.status == "cancelled":
             raise _cancelled(trial)
+        between(trial)
 
 
 def _cancelled(trial: Trial) -> AnerError:
