@@ -145,7 +145,11 @@ def predict(
     central = coordinator.apply_s + coordinator.exchange_s * (len(own) - 1)
     total = times[slowest] + central
     return Prediction(
-        tuple(ranks), chosen, total, own[slowest].error_s, _bottleneck(own[slowest], chosen[slowest], central, total)
+        tuple(ranks),
+        chosen,
+        total,
+        own[slowest].error_s,
+        _bottleneck(own[slowest], chosen[slowest], central, total),
     )
 
 
@@ -169,9 +173,7 @@ def rank_choices(count: int) -> list[tuple[int, ...]]:
     """
     if count > _MAX_RANKS:
         raise ValueError(f"{count} ranks make too many groups; give at most {_MAX_RANKS}")
-    return [
-        choice for size in range(1, count + 1) for choice in itertools.combinations(range(count), size)
-    ]
+    return [choice for size in range(1, count + 1) for choice in itertools.combinations(range(count), size)]
 
 
 def break_even_rows(

@@ -84,9 +84,7 @@ class Placement:
         number = int(match["number"]) if match["number"] else None
         if backend in ("cpu", "numpy"):
             if number == 0:
-                raise CaseError(
-                    f"{text!r} asks for 0 threads.", where=where, remedy="Write 1 or more."
-                )
+                raise CaseError(f"{text!r} asks for 0 threads.", where=where, remedy="Write 1 or more.")
             return cls(backend, match["platform"] or "", threads=number or 0)
         if backend == "metal" and number is not None:
             raise CaseError(
@@ -156,9 +154,7 @@ class Case:
 
     def __post_init__(self) -> None:
         where = f"case {self.name!r}" if self.name else "case"
-        if not isinstance(self.name, str) or not re.fullmatch(
-            r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", self.name
-        ):
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", self.name):
             raise CaseError(
                 f"{self.name!r} is not a usable name.",
                 where="case.name",
@@ -255,9 +251,7 @@ def case_from_record(record: Mapping[str, Any], where: str = "case") -> Case:
     fields = {field.name: field for field in dataclasses.fields(Case)}
     unknown = sorted(set(map(str, record)) - set(fields))
     if unknown:
-        raise CaseError(
-            f"unknown field {unknown[0]!r}.", where=where, remedy=f"Known: {', '.join(fields)}."
-        )
+        raise CaseError(f"unknown field {unknown[0]!r}.", where=where, remedy=f"Known: {', '.join(fields)}.")
     required = ("name", "data", "layers", "batch", "epochs")
     missing = [name for name in required if name not in record]
     if missing:
@@ -365,9 +359,7 @@ def _rank(item: object, here: str) -> tuple[Placement, int]:
 
 def _split(split: object, where: str) -> tuple[float, float, float]:
     parts = cast("tuple[object, ...]", tuple(split)) if isinstance(split, list | tuple) else ()
-    numbers = [
-        float(part) for part in parts if isinstance(part, int | float) and not isinstance(part, bool)
-    ]
+    numbers = [float(part) for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
     good = (
         len(numbers) == len(parts) == 3
         and all(math.isfinite(number) and number > 0 for number in numbers)

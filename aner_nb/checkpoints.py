@@ -89,9 +89,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         tensors = safetensors.numpy.load(content)
         metadata = _metadata(content)
         slots = tuple(tensors[f"optimizer_slot_{index}"] for index in range(len(tensors) - 1))
-        checkpoint = Checkpoint(
-            metadata["work_id"], int(metadata["updates"]), tensors["parameters"], slots
-        )
+        checkpoint = Checkpoint(metadata["work_id"], int(metadata["updates"]), tensors["parameters"], slots)
         intact = (
             metadata["format"] == FORMAT
             and all(array.dtype == np.float64 for array in tensors.values())

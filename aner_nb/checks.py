@@ -15,9 +15,7 @@ from aner_nb.sources import fingerprint
 from aner_nb.work import Work
 
 
-def fixed_checks(
-    work: Work, ranks: Ranks, record: Record, state: MasterState
-) -> tuple[Check, ...]:
+def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -> tuple[Check, ...]:
     """Return the checks of the contract that every trial must pass."""
     plan = work.plan
     expected_rows = [len(partition.features) * plan.epochs for partition in work.partitions]

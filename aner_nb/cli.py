@@ -65,9 +65,7 @@ def run(
 
     chosen = suite(what)
     with _cluster(scheduler) as cluster, _Watching() as watching:
-        study = run_suite(
-            chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline
-        )
+        study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
     _console.print(study_text_table(study))
     failed = [receipt for receipt in study.receipts if receipt.status == "failed"]
     if not study.complete:

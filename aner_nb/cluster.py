@@ -156,9 +156,7 @@ class Cluster:
         BackendUnavailable, ClusterError, RankLost, RankFailed, DeadlineExceeded
         """
         if not self._busy.acquire(timeout=_LOCK_SECONDS):
-            raise ClusterError(
-                "this cluster is running another trial.", remedy="Wait for it, or cancel it."
-            )
+            raise ClusterError("this cluster is running another trial.", remedy="Wait for it, or cancel it.")
         try:
             offers = self.match([setup.placement for setup in setups])
             with self._locked(offers):
@@ -183,9 +181,7 @@ class Cluster:
     @contextlib.contextmanager
     def _locked(self, offers: Sequence[Offer]) -> Iterator[None]:
         """Hold the workers, so that runs of two clients don't wait for each other's ranks for ever."""
-        lock = distributed.MultiLock(
-            [f"aner-worker-{offer.worker}" for offer in offers], client=self._client
-        )
+        lock = distributed.MultiLock([f"aner-worker-{offer.worker}" for offer in offers], client=self._client)
         if not lock.acquire(timeout=_LOCK_SECONDS):
             raise ClusterError(
                 "another client runs a trial on these workers.", remedy="Wait for it, or use other workers."

@@ -108,9 +108,7 @@ def _check_rows(update: Update, exchange: Exchange) -> None:
         )
 
 
-def _note(
-    record: Record, update: Update, exchange: Exchange, loss: float, phases: tuple[int, ...]
-) -> None:
+def _note(record: Record, update: Update, exchange: Exchange, loss: float, phases: tuple[int, ...]) -> None:
     index = update.index
     record.coordinator_ns[index] = phases
     record.loss[index] = loss

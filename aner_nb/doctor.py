@@ -43,17 +43,26 @@ def diagnose() -> tuple[Diagnosis, ...]:
     """Look at this machine and environment; loads TensorFlow in a process of its own."""
     facts = machine.capacity()
     lines = [
-        Diagnosis("python", (3, 11) <= sys.version_info[:2] <= (3, 13), facts["packages"]["python"],
-                  "Use Python 3.11, 3.12 or 3.13."),
-        Diagnosis("machine", facts["usable_cores"] >= 2,
-                  f"{facts['processor']}, {facts['usable_cores']} usable cores, {facts['memory_gib']} GiB",
-                  "A group needs 2 cores to be faster than one.", required=False),
+        Diagnosis(
+            "python",
+            (3, 11) <= sys.version_info[:2] <= (3, 13),
+            facts["packages"]["python"],
+            "Use Python 3.11, 3.12 or 3.13.",
+        ),
+        Diagnosis(
+            "machine",
+            facts["usable_cores"] >= 2,
+            f"{facts['processor']}, {facts['usable_cores']} usable cores, {facts['memory_gib']} GiB",
+            "A group needs 2 cores to be faster than one.",
+            required=False,
+        ),
     ]
     versions = facts["packages"]
     for package in ("numpy", "distributed"):
         lines.append(
-            Diagnosis(package, package in versions, versions.get(package, "not installed"),
-                      f"pip install {package}")
+            Diagnosis(
+                package, package in versions, versions.get(package, "not installed"), f"pip install {package}"
+            )
         )
     return (*lines, *_tensorflow(versions), *_accelerators(facts))
 
@@ -67,24 +76,38 @@ def _tensorflow(versions: dict[str, str]) -> list[Diagnosis]:
     try:
         answer = subprocess.run(
             [sys.executable, "-c", _PROBE],
-            capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=True,
         )
         found = json.loads(answer.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         detail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
         return [
-            Diagnosis("backend cpu", False, f"TensorFlow does not start: {''.join(detail)}"[:200],
-                      "pip install --force-reinstall tensorflow-cpu")
+            Diagnosis(
+                "backend cpu",
+                False,
+                f"TensorFlow does not start: {''.join(detail)}"[:200],
+                "pip install --force-reinstall tensorflow-cpu",
+            )
         ]
     lines = [
-        Diagnosis("backend cpu", found["cpu"] is True,
-                  f"TensorFlow {found['version']}" + ("" if found["cpu"] is True else f", {found['cpu']}"))
+        Diagnosis(
+            "backend cpu",
+            found["cpu"] is True,
+            f"TensorFlow {found['version']}" + ("" if found["cpu"] is True else f", {found['cpu']}"),
+        )
     ]
     kind = "metal" if "tensorflow-metal" in versions else "cuda"
     for index, works in enumerate(found["gpus"]):
         lines.append(
-            Diagnosis(f"backend {kind}:{index}", works is True,
-                      "computes" if works is True else str(works), required=False)
+            Diagnosis(
+                f"backend {kind}:{index}",
+                works is True,
+                "computes" if works is True else str(works),
+                required=False,
+            )
         )
     return lines
 
@@ -93,14 +116,22 @@ def _accelerators(facts: dict[str, object]) -> list[Diagnosis]:
     lines: list[Diagnosis] = []
     if sys.platform == "darwin":
         lines.append(
-            Diagnosis("metal", machine.metal_available(), "plug-in "
-                      + ("installed" if machine.metal_available() else "not installed"),
-                      "pip install 'aner-nb[metal]'", required=False)
+            Diagnosis(
+                "metal",
+                machine.metal_available(),
+                "plug-in " + ("installed" if machine.metal_available() else "not installed"),
+                "pip install 'aner-nb[metal]'",
+                required=False,
+            )
         )
     elif not facts["gpus"]:
         lines.append(
-            Diagnosis("cuda", False, "the driver shows no CUDA device here",
-                      "with an NVIDIA card: install its driver, then pip install 'aner-nb[cuda]'",
-                      required=False)
+            Diagnosis(
+                "cuda",
+                False,
+                "the driver shows no CUDA device here",
+                "with an NVIDIA card: install its driver, then pip install 'aner-nb[cuda]'",
+                required=False,
+            )
         )
     return lines

@@ -290,9 +290,7 @@ def _case(
     known = {field.name for field in dataclasses.fields(Case)}
     unknown = sorted(set(fields) - known)
     if unknown:
-        raise CaseError(
-            f"there is no argument {unknown[0]!r}.", remedy=f"Known: {', '.join(sorted(known))}."
-        )
+        raise CaseError(f"there is no argument {unknown[0]!r}.", remedy=f"Known: {', '.join(sorted(known))}.")
     return Case(
         **{"name": name, **fields},
         data=data,
@@ -305,9 +303,7 @@ def _case(
     )
 
 
-def _run(
-    case: Case, cluster: RankHost | None, subscribers: Sequence[Subscriber], wrap: Wrap | None
-) -> Trial:
+def _run(case: Case, cluster: RankHost | None, subscribers: Sequence[Subscriber], wrap: Wrap | None) -> Trial:
     with _hosting(case, cluster) as host:
         trial = run(case, host, subscribers=subscribers, wrap=wrap)
     return trial.raise_unless_passed()

@@ -23,7 +23,7 @@ from aner_nb.channels.socket import Invitation, connect
 from aner_nb.channels.stream import FrameStream, StreamRankEnd
 from aner_nb.errors import AnerError, RankLost
 from aner_nb.model import Model
-from aner_nb.plan import Plan, Update
+from aner_nb.plan import Plan
 from aner_nb.rank import serve
 from aner_nb.sources import fingerprint
 
@@ -173,7 +173,7 @@ def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int
     hosted = HostedRank(setup, partition, receive_ns=time.perf_counter_ns() - began)
     del partition, features, targets  # resident rows live on the device alone
     stream.send_document(Kind.DOCUMENT, hosted.ready)
-    serve(end, hosted.gradient, setup.plan, setup.rank, epoch_ended=hosted.epoch_ended)
+    serve(end, hosted.gradient, setup.rows, replied=hosted.replied)
     stream.send_document(Kind.DOCUMENT, hosted.close())
 
 
@@ -205,9 +205,10 @@ class HostedRank:
             "noise": machine.noise_sample(),
         }
 
-    def epoch_ended(self, update: Update) -> None:
-        """Note this process's memory; called between an accepted step and the next request."""
-        self._epochs.append([update.index, machine.rss_bytes(), machine.rss_high_water_bytes()])
+    def replied(self, update: int) -> None:
+        """Note this process's memory after the last step of an epoch, while the coordinator validates."""
+        if (update + 1) % self._setup.plan.batch_count == 0:
+            self._epochs.append([update, machine.rss_bytes(), machine.rss_high_water_bytes()])
 
     def close(self) -> dict[str, Any]:
         """Release the device and return the closing report."""

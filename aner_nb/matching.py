@@ -114,4 +114,3 @@ def _check_tensorflow(offers: Sequence[Offer]) -> None:
             f"the ranks have different TensorFlow versions ({', '.join(sorted(plain))}).",
             remedy="Install one version on all of them; only Metal may differ, since its plug-in needs 2.18.",
         )
-

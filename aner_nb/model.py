@@ -213,9 +213,7 @@ class Evaluation:
     """Share of rows whose largest output is their class; None for regression."""
 
 
-def evaluate(
-    model: Model, parameters: NDArray[np.float64], features: Array, targets: Labels
-) -> Evaluation:
+def evaluate(model: Model, parameters: NDArray[np.float64], features: Array, targets: Labels) -> Evaluation:
     """Evaluate on CPU in float64, in blocks of rows so that memory stays bounded."""
     loss = 0.0
     hits = 0

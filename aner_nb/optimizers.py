@@ -152,9 +152,7 @@ def optimizer_from_record(record: object, where: str = "optimizer") -> Optimizer
     known = [field.name for field in dataclasses.fields(chosen)]
     unknown = sorted(set(values) - set(known))
     if unknown:
-        raise CaseError(
-            f"{kind} has no {unknown[0]!r}.", where=where, remedy=f"It takes {', '.join(known)}."
-        )
+        raise CaseError(f"{kind} has no {unknown[0]!r}.", where=where, remedy=f"It takes {', '.join(known)}.")
     return chosen(**values)
 
 

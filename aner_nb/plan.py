@@ -132,9 +132,7 @@ class Plan:
             rows = self.batch_rows(batch)
             counts = full if rows == self.batch else shard_rows(rows, self.weights)
             blocks.append(
-                tuple(
-                    (batch * full[rank], batch * full[rank] + count) for rank, count in enumerate(counts)
-                )
+                tuple((batch * full[rank], batch * full[rank] + count) for rank, count in enumerate(counts))
             )
         return blocks
 

@@ -1,4 +1,4 @@
-"""The loop of a rank: take a request, compute the shard, give the sum."""
+"""The loop of a rank: take a request, compute the block, give the sum."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from collections.abc import Callable
 from aner_nb.backends.base import AbstractGradientFunction
 from aner_nb.channels.base import AbstractRankEnd
 from aner_nb.errors import ContractBroken
-from aner_nb.plan import Plan, Update
 
 
 def serve(
     end: AbstractRankEnd,
     gradient: AbstractGradientFunction,
-    plan: Plan,
-    rank: int,
+    rows: int,
     *,
-    epoch_ended: Callable[[Update], None],
+    replied: Callable[[int], None],
 ) -> int:
-    """Serve the plan's updates until the coordinator ends the run; return how many were served.
+    """Serve requests until the coordinator ends the run; return how many were served.
 
-    The rank knows its rows from the plan: a request carries only the update's number and the parameters.
-    `epoch_ended` is called after the reply of an epoch's last update, while the coordinator validates.
+    A rank keeps no state between two requests but its rows and its compiled function: which update it is, and
+    which rows, stands in the request.
+
+    Parameters
+    ----------
+    rows
+        Rows of the partition; a request beyond them is refused.
+    replied
+        Called with the update's number after its reply was sent.
 
     Raises
     ------
     RankLost
         If the coordinator is gone.
     ContractBroken
-        If a request comes out of order.
+        If a request asks for rows that the rank does not hold.
     """
     served = 0
-    for update in plan.updates():
-        taken = end.take()
-        if taken is None:
-            return served
-        index, parameters = taken
-        if index != update.index:
-            raise ContractBroken(f"update {index} was asked for when {update.index} was due.")
-        end.give(index, gradient(parameters, update.shards[rank], end.slot))
+    while (request := end.take()) is not None:
+        update, block, parameters = request
+        if not 0 <= block[0] <= block[1] <= rows:
+            raise ContractBroken(
+                f"update {update} asks for rows {block[0]} to {block[1]}; the rank holds {rows}."
+            )
+        end.give(update, gradient(parameters, block, end.slot))
         served += 1
-        if update.ends_epoch:
-            epoch_ended(update)
-    if end.take() is not None:
-        raise ContractBroken("a request came after the plan's last update.")
+        replied(update)
     return served

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from aner_nb.backends.base import GradientSum, Partition
 from aner_nb.case import Placement
 from aner_nb.channels.base import AbstractChannel
-from aner_nb.channels.inline import InlineChannel
+from aner_nb.channels.inline import Compute, InlineChannel
 from aner_nb.channels.shared_memory import aligned_wire
 from aner_nb.host import HostedRank, RankSetup
-from aner_nb.plan import Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def open_inline_ranks(setups: Sequence[RankSetup], partitions: Sequence[Partitio
         for setup, partition in zip(setups, partitions, strict=True)
     ]
     channels = tuple(
-        InlineChannel(setup.rank, wire, _inline_compute(setup, rank), rank.close)
+        InlineChannel(setup.rank, wire, _inline_compute(rank), rank.close)
         for setup, rank in zip(setups, hosted, strict=True)
     )
     return Ranks(
@@ -78,18 +77,16 @@ def open_inline_ranks(setups: Sequence[RankSetup], partitions: Sequence[Partitio
 
 
 def _inline_compute(
-    setup: RankSetup, hosted: HostedRank
-) -> Callable[[int, NDArray[np.floating], NDArray[np.float64]], GradientSum]:
-    updates = setup.plan.updates()
-
+    hosted: HostedRank,
+) -> Compute:
     def compute(
-        index: int, parameters: NDArray[np.floating], out: NDArray[np.float64]
+        update: int,
+        block: tuple[int, int],
+        parameters: NDArray[np.floating],
+        out: NDArray[np.float64],
     ) -> GradientSum:
-        update: Update = next(updates)
-        assert update.index == index
-        part = hosted.gradient(parameters, update.shards[setup.rank], out)
-        if update.ends_epoch:
-            hosted.epoch_ended(update)
+        part = hosted.gradient(parameters, block, out)
+        hosted.replied(update)
         return part
 
     return compute

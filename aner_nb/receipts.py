@@ -48,18 +48,14 @@ class Clocks(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     native_fit_ns: Annotated[
         int, _field("First request to last update applied, plus the epochs' validation.", "ns")
     ]
-    complete_command_ns: Annotated[
-        int, _field("Source to shutdown; without writing of reports.", "ns")
-    ]
+    complete_command_ns: Annotated[int, _field("Source to shutdown; without writing of reports.", "ns")]
     source_ns: Annotated[int, _field("Reading or generating the data.", "ns")]
     preprocess_ns: Annotated[int, _field("Splitting, normalizing, partitioning, fingerprints.", "ns")]
     placement_ns: Annotated[
         int, _field("Process start, connection, sending rows, backend start, compilation.", "ns")
     ]
     backend_start_ns: Annotated[int, _field("Slowest rank's import and device set-up.", "ns")]
-    compile_ns: Annotated[
-        int, _field("Slowest rank's placing of rows, tracing and first execution.", "ns")
-    ]
+    compile_ns: Annotated[int, _field("Slowest rank's placing of rows, tracing and first execution.", "ns")]
     validation_ns: Annotated[int, _field("The epochs' validation, inside native fit.", "ns")]
     test_ns: Annotated[int, _field("The final test.", "ns")]
     shutdown_ns: Annotated[int, _field("Ending the ranks.", "ns")]
@@ -134,9 +130,7 @@ class MemoryRecord(_Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tuple[int, ...], _field("Resident memory after each epoch's last step.", "bytes")
     ]
     partition_bytes: Annotated[int, _field("The rank's rows.", "bytes")]
-    device_bytes: Annotated[
-        int | None, _field("Tracked device tensors at the end of training.", "bytes")
-    ]
+    device_bytes: Annotated[int | None, _field("Tracked device tensors at the end of training.", "bytes")]
     device_peak_bytes: Annotated[int | None, _field("Most that was tracked.", "bytes")]
     device_bytes_after_close: Annotated[int | None, _field("Still tracked after closing.", "bytes")]
     process_vram_bytes: Annotated[int | None, _field("Video memory of the process.", "bytes")]
@@ -214,17 +208,17 @@ class TrialReceipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     validation: Annotated[tuple[EpochRecord, ...], _field("After each epoch.")] = ()
     test: Annotated[EvaluationRecord | None, _field("Once, at the end.")] = None
     ranks: Annotated[tuple[RankRecord, ...], _field("In rank order.")] = ()
-    coordinator_phases: Annotated[
-        dict[str, PhaseSummary], _field("Of an update, on the coordinator.")
-    ] = msgspec.field(default_factory=dict)
+    coordinator_phases: Annotated[dict[str, PhaseSummary], _field("Of an update, on the coordinator.")] = (
+        msgspec.field(default_factory=dict)
+    )
     coordinator_rss_high_water_bytes: Annotated[
         int | None, _field("Largest resident memory of the coordinator's process so far.", "bytes")
     ] = None
     largest_rank: Annotated[int | None, _field("Rank with the largest worker RSS high water.")] = None
     noise: Annotated[NoiseRecord | None, _field("What may have disturbed the trial.")] = None
     checks: Annotated[tuple[Check, ...], _field("Fixed checks of the contract.")] = ()
-    host: Annotated[dict[str, Any], _private("Host name, PIDs, addresses: never published.")] = (
-        msgspec.field(default_factory=dict)
+    host: Annotated[dict[str, Any], _private("Host name, PIDs, addresses: never published.")] = msgspec.field(
+        default_factory=dict
     )
 
 

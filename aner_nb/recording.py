@@ -25,9 +25,7 @@ from aner_nb.receipts import (
 from aner_nb.work import Work, staging
 
 
-def summarise_phases(
-    columns: NDArray[np.int64], names: Sequence[str]
-) -> dict[str, PhaseSummary]:
+def summarise_phases(columns: NDArray[np.int64], names: Sequence[str]) -> dict[str, PhaseSummary]:
     """Return the median (leaving out the first update, if there are more) and the sum of each column."""
     steady = columns[1:] if len(columns) > 1 else columns
     return {

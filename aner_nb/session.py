@@ -78,9 +78,7 @@ class Session:
         channels = tuple(self._channels[rank] for rank in range(len(setups)))
         return Ranks(self._arena.wire, channels, tuple(offers), ready, tuple(fresh), self._check)
 
-    def _welcome(
-        self, arrival: Arrival, stream: FrameStream, setup: RankSetup, partition: Partition
-    ) -> None:
+    def _welcome(self, arrival: Arrival, stream: FrameStream, setup: RankSetup, partition: Partition) -> None:
         assert self._arena is not None
         if self._channel == "shared_memory" and not arrival.same_host:
             raise ClusterError(

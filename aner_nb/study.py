@@ -41,9 +41,7 @@ class Study:
         own = [
             receipt
             for receipt in self.receipts
-            if receipt.case_name == case.name
-            and receipt.role == "measured"
-            and receipt.status == "passed"
+            if receipt.case_name == case.name and receipt.role == "measured" and receipt.status == "passed"
         ]
         return tuple(sorted(own, key=lambda receipt: receipt.repetition))
 
@@ -106,9 +104,7 @@ def open_study(path: str | Path) -> Study:
     folder = ResultsFolder(Path(path))
     record = folder.document("suite")
     if record is None:
-        raise StoreError(
-            "the folder holds no results.", where=str(path), remedy="Run a suite into it first."
-        )
+        raise StoreError("the folder holds no results.", where=str(path), remedy="Run a suite into it first.")
     chosen = suite_from_record(record)
     receipts = tuple(folder.receipts())
     left = [

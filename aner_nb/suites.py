@@ -178,7 +178,9 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise CaseError(
-            f"not YAML: {error.problem or error.context}.", where=f"{where}{place}", remedy="Correct it there."
+            f"not YAML: {error.problem or error.context}.",
+            where=f"{where}{place}",
+            remedy="Correct it there.",
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise CaseError(f"not YAML: {error}.", where=where, remedy="Correct it.") from error

@@ -17,7 +17,15 @@ _NANOSECONDS: Final = 1e9
 def study_text_table(study: Study) -> Table:
     """Return one row a case: median [min:max] of both clocks, accuracy, largest rank's memory."""
     table = Table(title=rf"{study.suite.name}: median \[min : max] of the measured trials")
-    for column in ("case", "ranks", "native fit, s", "complete command, s", "test", "largest rank, MiB", "trials"):
+    for column in (
+        "case",
+        "ranks",
+        "native fit, s",
+        "complete command, s",
+        "test",
+        "largest rank, MiB",
+        "trials",
+    ):
         table.add_column(column, justify="left" if column in ("case", "ranks") else "right")
     for case in study.suite.cases:
         table.add_row(case.name, _ranks(case), *_figures(study, case))

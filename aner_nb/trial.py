@@ -219,9 +219,7 @@ class _TrialRun:
         self._complete_ns = time.perf_counter_ns() - self._began
         return error
 
-    def _stages(
-        self, cluster: RankHost | None, deadline_seconds: float, wrap: Wrap | None
-    ) -> None:
+    def _stages(self, cluster: RankHost | None, deadline_seconds: float, wrap: Wrap | None) -> None:
         work = self._work
         initial = work.model.initial(self._case.seed)
         self._initial = fingerprint(initial)

@@ -42,9 +42,7 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
     loaded = time.perf_counter_ns()
     parts = split(source, case.split, seed=case.seed)
     data = prepare(source, parts, dtype=case.dtype)
-    model = make_model(
-        case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task
-    )
+    model = make_model(case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task)
     plan = make_plan(case, len(data.train.features))
     partitions: list[Partition] = []
     for rank in range(len(case.ranks)):

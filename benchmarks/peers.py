@@ -99,7 +99,10 @@ def ours(shared: Shared, ranks: int) -> dict[str, float]:
         trial = aner.run(case, cluster).raise_unless_passed()
     assert trial.steps is not None and trial.parameters is not None
     totals = trial.steps.coordinator_ns[UPDATES_PER_EPOCH:, -1]
-    return {"ms": float(totals.mean()) / 1e6, "loss": shared.loss(list(shared.layout.views(trial.parameters)))}
+    return {
+        "ms": float(totals.mean()) / 1e6,
+        "loss": shared.loss(list(shared.layout.views(trial.parameters))),
+    }
 
 
 def _tensorflow() -> Any:
@@ -195,7 +198,9 @@ def multi_worker_mirrored(shared: Shared, ranks: int) -> dict[str, float]:
     def replica(rows: Any, labels: Any) -> None:
         with tf.GradientTape() as tape:
             output = _tf_forward(tf, variables, rows)
-            loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output)) / shared.batch
+            loss = (
+                tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output)) / shared.batch
+            )
         gradients = tape.gradient(loss, variables)
         context = tf.distribute.get_replica_context()
         gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
@@ -207,8 +212,11 @@ def multi_worker_mirrored(shared: Shared, ranks: int) -> dict[str, float]:
         mine = start + rank * share
         strategy.run(replica, args=(x[mine : mine + share], y[mine : mine + share]))
 
-    return _time_steps(shared, lambda update: step(tf.constant(shared.block(update).start)),
-                       lambda: [variable.numpy() for variable in variables])
+    return _time_steps(
+        shared,
+        lambda update: step(tf.constant(shared.block(update).start)),
+        lambda: [variable.numpy() for variable in variables],
+    )
 
 
 def torch_ddp(shared: Shared, ranks: int) -> dict[str, float]:
@@ -256,7 +264,8 @@ def dask_submit(shared: Shared, ranks: int) -> dict[str, float]:
     with cluster, distributed.Client(cluster) as client:
         workers = list(client.scheduler_info()["workers"])
         holders = [
-            client.submit(_DaskRank, *_CHILD_WORK, actor=False, workers=[worker], pure=False) for worker in workers
+            client.submit(_DaskRank, *_CHILD_WORK, actor=False, workers=[worker], pure=False)
+            for worker in workers
         ]
         distributed.wait(holders)
         vector = shared.initial.copy()
@@ -265,7 +274,9 @@ def dask_submit(shared: Shared, ranks: int) -> dict[str, float]:
             sent = client.scatter(vector.astype(shared.dtype), broadcast=True, hash=False)
             start = shared.block(update).start
             futures = [
-                client.submit(_dask_gradient, holder, sent, start + rank * share, share, workers=[worker], pure=False)
+                client.submit(
+                    _dask_gradient, holder, sent, start + rank * share, share, workers=[worker], pure=False
+                )
                 for rank, (holder, worker) in enumerate(zip(holders, workers, strict=True))
             ]
             vector[:] -= LEARNING_RATE * (sum(client.gather(futures)) / shared.batch)
@@ -345,7 +356,12 @@ def run_peer(peer: str, work: str, dtype: str) -> dict[str, float]:
     ports = [_free_port() for _ in range(count)]
     processes = []
     for rank in range(count):
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         environment |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
         if peer.startswith("mirrored"):
@@ -354,7 +370,9 @@ def run_peer(peer: str, work: str, dtype: str) -> dict[str, float]:
             environment["TF_CONFIG"] = json.dumps(task)
         command = [sys.executable, __file__, "--child", peer, "--works", work, "--dtype", dtype]
         processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
         )
     outputs = [process.communicate(timeout=300) for process in processes]
     for line in outputs[0][0].splitlines():
@@ -377,7 +395,9 @@ def _installed(package: str) -> bool:
 
 def main() -> None:
     """Print one table a work."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--works", default=",".join(WORKS))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
@@ -418,8 +438,12 @@ def measure(work: str, dtype: str, peers: list[str], rounds: int) -> list[dict[s
         middle = statistics.median(times)
         ratio = base / middle if base else float("nan")
         loss = results[peer][0]["loss"]
-        print(f"{peer:<12} {middle:>10.3f} {min(times):>8.3f} {max(times):>8.3f} {ratio:>12.2f} {loss:>12.6f}")
-        rows.append({"work": work, "dtype": dtype, "peer": peer, "ms": times, "median_ms": middle, "loss": loss})
+        print(
+            f"{peer:<12} {middle:>10.3f} {min(times):>8.3f} {max(times):>8.3f} {ratio:>12.2f} {loss:>12.6f}"
+        )
+        rows.append(
+            {"work": work, "dtype": dtype, "peer": peer, "ms": times, "median_ms": middle, "loss": loss}
+        )
     return rows
 
 

@@ -151,8 +151,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
             with tf.device(self._device):
                 pieces = tf.split(vector, list(self._layout.sizes))
                 arrays = [
-                    tf.reshape(piece, shape)
-                    for piece, shape in zip(pieces, self._layout.shapes, strict=True)
+                    tf.reshape(piece, shape) for piece, shape in zip(pieces, self._layout.shapes, strict=True)
                 ]
                 with tf.GradientTape() as tape:
                     tape.watch(arrays)

@@ -24,8 +24,8 @@ class AbstractChannel(ABC):
     """Bytes that one update moves through the operating system's sockets, both ways, headers included."""
 
     @abstractmethod
-    def post(self, update: int) -> None:
-        """Ask the rank for an update, of the parameters that the wire vector now holds.
+    def post(self, update: int, block: tuple[int, int]) -> None:
+        """Ask the rank for its gradient sum over a block of its rows, at the parameters in the wire vector.
 
         The wire vector is the buffer that the channel was opened with; it must not change before the
         reply has arrived.
@@ -63,8 +63,8 @@ class AbstractRankEnd(ABC):
     """(parameters,): where the rank's gradient sum goes."""
 
     @abstractmethod
-    def take(self) -> tuple[int, NDArray[np.floating]] | None:
-        """Wait for the next request; return (update, parameters), or None at the end of the run.
+    def take(self) -> tuple[int, tuple[int, int], NDArray[np.floating]] | None:
+        """Wait for the next request; return (update, block, parameters), or None at the end of the run.
 
         Raises
         ------

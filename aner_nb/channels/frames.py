@@ -15,7 +15,7 @@ MAX_DOCUMENT_BYTES: Final = 16 * 2**20
 """Largest JSON document (set-up, report, failure) that is accepted."""
 
 _MAGIC: Final = b"ANER"
-_HEADER: Final = struct.Struct(f"<4sHHQQQd{len(RANK_PHASES)}qQ")
+_HEADER: Final = struct.Struct(f"<4sHHQQQQd{len(RANK_PHASES)}qQ")
 HEADER_BYTES: Final = _HEADER.size
 
 
@@ -27,7 +27,7 @@ class Kind(IntEnum):
     ARRAY = 2
     """Raw bytes of an array whose size the set-up declared."""
     REQUEST = 3
-    """Coordinator to rank: compute this update."""
+    """Coordinator to rank: compute this block of rows for this update."""
     SUM = 4
     """Rank to coordinator: the gradient sum of this update."""
     END = 5
@@ -50,6 +50,8 @@ class Header:
     run_id: int
     """64 random bits of the run: a message of another run is refused."""
     update: int = 0
+    start: int = 0
+    """First row of the block, in the rank's partition."""
     rows: int = 0
     loss_sum: float = 0.0
     phases_ns: tuple[int, ...] = (0,) * len(RANK_PHASES)
@@ -63,6 +65,7 @@ class Header:
             self.kind,
             self.run_id,
             self.update,
+            self.start,
             self.rows,
             self.loss_sum,
             *self.phases_ns,
@@ -80,11 +83,9 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
     """
     if len(data) != HEADER_BYTES:
         raise FrameError(f"a header has {HEADER_BYTES} bytes, not {len(data)}.")
-    magic, version, kind, run_id, update, rows, loss, *rest = _HEADER.unpack(data)
+    magic, version, kind, run_id, update, start, rows, loss, *rest = _HEADER.unpack(data)
     if magic != _MAGIC:
-        raise FrameError(
-            "the other end does not speak the protocol of aner_nb.", remedy="Check the address."
-        )
+        raise FrameError("the other end does not speak the protocol of aner_nb.", remedy="Check the address.")
     if version != PROTOCOL_VERSION:
         raise FrameError(
             f"the other end speaks protocol {version}, this one {PROTOCOL_VERSION}.",
@@ -92,4 +93,4 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
         )
     if kind not in Kind.__members__.values():
         raise FrameError(f"{kind} is not a kind of message.")
-    return Header(Kind(kind), run_id, update, rows, loss, tuple(rest[:-1]), rest[-1])
+    return Header(Kind(kind), run_id, update, start, rows, loss, tuple(rest[:-1]), rest[-1])

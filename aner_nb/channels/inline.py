@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from aner_nb.backends.base import GradientSum
 from aner_nb.channels.base import AbstractChannel
 
-Compute = Callable[[int, NDArray[np.floating], NDArray[np.float64]], GradientSum]
-"""(update, parameters, out) to the gradient sum."""
+Compute = Callable[[int, tuple[int, int], NDArray[np.floating], NDArray[np.float64]], GradientSum]
+"""(update, block, parameters, out) to the gradient sum."""
 
 
 class InlineChannel(AbstractChannel):
@@ -39,15 +39,15 @@ class InlineChannel(AbstractChannel):
         self._slot = np.zeros(wire.size)
         self._compute = compute
         self._report = report
-        self._asked = -1
+        self._asked = (-1, (0, 0))
 
-    def post(self, update: int) -> None:
-        """Note the update; `poll` computes it."""
-        self._asked = update
+    def post(self, update: int, block: tuple[int, int]) -> None:
+        """Note the request; `poll` computes it."""
+        self._asked = (update, block)
 
     def poll(self) -> GradientSum | None:
         """Compute the update that was asked for."""
-        return self._compute(self._asked, self._wire, self._slot)
+        return self._compute(*self._asked, self._wire, self._slot)
 
     def fileno(self) -> int:
         """Return -1: there is nothing to wait for."""

@@ -101,9 +101,7 @@ class Listener:
     def invitation(self, rank: int) -> Invitation:
         """Return what a rank needs to connect."""
         path = f"{self._folder}/coordinator" if self._folder else ""
-        return Invitation(
-            self._run_id, rank, self._key.hex(), path, self._address, self._certificate
-        )
+        return Invitation(self._run_id, rank, self._key.hex(), path, self._address, self._certificate)
 
     def accept(self, timeout: float) -> Arrival | None:
         """Return the next rank that proves itself within `timeout` seconds, else None.
@@ -286,5 +284,3 @@ def _server_context() -> tuple[str, ssl.SSLContext]:
         file.flush()
         context.load_cert_chain(file.name)
     return pem.decode(), context
-
-

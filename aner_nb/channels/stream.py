@@ -222,11 +222,16 @@ class StreamChannel(AbstractChannel):
         self._slot_payload = slot_payload
         self._asked = -1
 
-    def post(self, update: int) -> None:
+    def post(self, update: int, block: tuple[int, int]) -> None:
         """Send the request; see the base class."""
         self._asked = update
         header = Header(
-            Kind.REQUEST, self._run_id, update, payload_bytes=len(self._wire_payload)
+            Kind.REQUEST,
+            self._run_id,
+            update,
+            start=block[0],
+            rows=block[1] - block[0],
+            payload_bytes=len(self._wire_payload),
         )
         try:
             self._stream.send(header, self._wire_payload)
@@ -296,7 +301,7 @@ class StreamRankEnd(AbstractRankEnd):
         self._slot_payload = slot_payload
         self.arrived_ns = 0
 
-    def take(self) -> tuple[int, NDArray[np.floating]] | None:
+    def take(self) -> tuple[int, tuple[int, int], NDArray[np.floating]] | None:
         """Wait for a request; see the base class."""
         try:
             header = self._stream.receive_header()
@@ -308,7 +313,7 @@ class StreamRankEnd(AbstractRankEnd):
             self._stream.receive_payload(header, self._wire_payload)
         except _LOST as error:
             raise RankLost(f"the coordinator is gone ({error}).") from error
-        return header.update, self._wire
+        return header.update, (header.start, header.start + header.rows), self._wire
 
     def give(self, update: int, part: GradientSum) -> None:
         """Send the reply; see the base class."""
@@ -316,10 +321,10 @@ class StreamRankEnd(AbstractRankEnd):
             Kind.SUM,
             self._run_id,
             update,
-            part.rows,
-            part.loss_sum,
-            part.phases_ns,
-            len(self._slot_payload),
+            rows=part.rows,
+            loss_sum=part.loss_sum,
+            phases_ns=part.phases_ns,
+            payload_bytes=len(self._slot_payload),
         )
         try:
             self._stream.send(header, self._slot_payload)

@@ -57,7 +57,7 @@ class StarCollective(AbstractCollective):
         clock = time.perf_counter_ns
         posted = [clock()]
         for channel in self._channels:
-            channel.post(update.index)
+            channel.post(update.index, update.shards[channel.rank])
             posted.append(clock())
         parts: list[GradientSum | None] = [None] * count
         wait_ns = [0] * count
@@ -106,4 +106,3 @@ class StarCollective(AbstractCollective):
                 remedy="The process is alive but stuck, or the deadline is too short for this work: "
                 "give deadline_seconds a larger value.",
             )
-
