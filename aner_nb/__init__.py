@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from aner_nb.case import Dense as Dense
     from aner_nb.case import Placement as Placement
     from aner_nb.cluster import Cluster as Cluster
-    from aner_nb.cluster import connect as connect
-    from aner_nb.cluster import local_cluster as local_cluster
     from aner_nb.data import arrays as arrays
     from aner_nb.data import digits as digits
     from aner_nb.data import iris as iris
     from aner_nb.data import teacher as teacher
+    from aner_nb.durability import Durability as Durability
     from aner_nb.errors import AnerError as AnerError
     from aner_nb.fitting import DenseNetwork as DenseNetwork
     from aner_nb.fitting import Developed as Developed
     from aner_nb.fitting import Fitted as Fitted
     from aner_nb.fitting import develop as develop
     from aner_nb.fitting import fit as fit
+    from aner_nb.launch import connect as connect
+    from aner_nb.launch import local_cluster as local_cluster
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
     from aner_nb.plan import make_plan as make_plan
@@ -45,8 +46,8 @@ _HOME: Final = {
     "Dense": "case",
     "Placement": "case",
     "Cluster": "cluster",
-    "connect": "cluster",
-    "local_cluster": "cluster",
+    "connect": "launch",
+    "local_cluster": "launch",
     "arrays": "data",
     "digits": "data",
     "iris": "data",
@@ -66,6 +67,7 @@ _HOME: Final = {
     "Suite": "suites",
     "suite": "suites",
     "suite_names": "suites",
+    "Durability": "durability",
     "Trial": "trial",
     "run": "trial",
 }

@@ -18,8 +18,12 @@ from aner_nb.work import Work
 def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -> tuple[Check, ...]:
     """Return the checks of the contract that every trial must pass."""
     plan = work.plan
+    restarted = bool(record.first) or record.rows.shape[1] != len(work.partitions)
     expected_rows = [len(partition.features) * plan.epochs for partition in work.partitions]
     rows = record.rows.sum(axis=0).tolist()
+    if restarted:
+        # Ranks changed on the way, or a checkpoint had a part: only the sum is known beforehand.
+        expected_rows, rows = [plan.rows_from(record.first)], [sum(rows)]
     own = [fingerprint(part.features, part.targets) for part in work.partitions]
     told = [ready["partition"] for ready in ranks.ready]
     plans = {ready["plan_id"] for ready in ranks.ready}
@@ -28,6 +32,7 @@ def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -
     parts = (work.split.train, work.split.validation, work.split.test)
     total = sum(map(len, parts))
     distinct = len(np.unique(np.concatenate(parts)))
+    epochs = plan.epochs - record.first // plan.batch_count
     finite = bool(np.isfinite(state.parameters).all() and np.isfinite(record.loss).all())
     native = all(proof["produced_on"] == [proof["requested"]] for proof in map(_listed, proofs))
     return (
@@ -36,7 +41,7 @@ def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -
         Check(name="partitions", passed=own == told, detail="ranks hash the rows that were planned"),
         Check(name="plan", passed=plans == {plan.plan_id}, detail="ranks derive the coordinator's plan"),
         _check("disjoint splits", distinct == total, distinct, total),
-        _check("validations", len(record.validation) == plan.epochs, len(record.validation), plan.epochs),
+        _check("validations", len(record.validation) == epochs, len(record.validation), epochs),
         Check(
             name="native gradients",
             passed=native,

@@ -78,7 +78,7 @@ def run(
 @app.command()
 def cluster(scheduler: Scheduler = "") -> None:
     """Show the platforms and placements of a cluster."""
-    from aner_nb.cluster import connect, local_cluster
+    from aner_nb.launch import connect, local_cluster
 
     with connect(scheduler) if scheduler else local_cluster() as found:
         table = Table("platform", "processor", "cores", "memory", "placements", "TensorFlow", "configuration")
@@ -160,7 +160,7 @@ def _cluster(scheduler: str) -> Iterator[Any]:
     if not scheduler:
         yield None
         return
-    from aner_nb.cluster import connect
+    from aner_nb.launch import connect
 
     with connect(scheduler) as found:
         yield found

@@ -6,10 +6,10 @@ passes through its scheduler.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import ipaddress
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import dask.config
 import distributed
 from distributed.utils import get_ip
 
@@ -27,14 +26,13 @@ from aner_nb.case import Placement
 from aner_nb.channels.socket import Invitation
 from aner_nb.errors import (
     AnerError,
-    CaseError,
     ClusterError,
     RankFailed,
     RankLost,
 )
-from aner_nb.host import PLACEMENT_VARIABLE, RankSetup, describe_worker, host_rank, is_fresh
+from aner_nb.host import RankSetup, describe_worker, host_rank
 from aner_nb.inventory import configuration_id, platform_names
-from aner_nb.matching import match_offers
+from aner_nb.matching import hostable, match_offers
 from aner_nb.ranks import Offer, Ranks
 from aner_nb.session import Session
 
@@ -42,22 +40,8 @@ _CONNECT_SECONDS: Final = 10
 _RESTART_SECONDS: Final = 60
 _FINISH_SECONDS: Final = 3.0
 _LOCK_SECONDS: Final = 5
-_WORKER_ENVIRONMENT: Final = {
-    # Dask's default makes glibc give every large temporary back to the kernel and fault it in again at the
-    # next update. Ranks reuse the same few buffers: keep them.
-    "MALLOC_TRIM_THRESHOLD_": 2**30,
-    "MALLOC_MMAP_THRESHOLD_": 2**30,
-    "OMP_NUM_THREADS": 1,
-    "MKL_NUM_THREADS": 1,
-    "OPENBLAS_NUM_THREADS": 1,
-    "TF_CPP_MIN_LOG_LEVEL": 2,
-}
-_DASK_SETTINGS: Final = {
-    # The statistical profiler interrupts the rank every 10 ms; nothing reads it here.
-    "distributed.worker.profile.enabled": False,
-    "distributed.nanny.pre-spawn-environ": _WORKER_ENVIRONMENT,
-    "distributed.worker.daemon": True,
-}
+_ANSWER_SECONDS: Final = 10.0
+_RETURN_SECONDS: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +63,7 @@ class Cluster:
         self._client = client
         self._owned = owned
         self._busy = threading.Lock()
+        self._used: set[str] = set()
         self.platforms: tuple[Platform, ...] = ()
         self.offers: tuple[Offer, ...] = ()
         self.refresh()
@@ -91,14 +76,14 @@ class Cluster:
         ClusterError
             If no worker answers, or workers have no aner-nb of this version.
         """
-        answers: dict[str, Any] = self._client.run(describe_worker, on_error="return")
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._workers()
+        answers = self._client.sync(_ask, self._client, list(workers))
         if not answers:
             raise ClusterError(
                 "the cluster has no workers.", remedy="Start workers, then call refresh() or connect again."
             )
         for address, answer in answers.items():
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 raise ClusterError(
                     f"a worker could not say what it offers ({type(answer).__name__}: {answer}).",
                     where=str(workers[address]["name"]),
@@ -120,6 +105,19 @@ class Cluster:
     def placements(self) -> tuple[Placement, ...]:
         """Every placement on offer, in a fixed order; CPU placements may repeat."""
         return tuple(offer.placement for offer in self.offers)
+
+    def available(self, placements: Sequence[Placement]) -> tuple[int, ...]:
+        """Return which of the ranks could be hosted now: all, if lost workers come back within seconds."""
+        deadline = time.monotonic() + _RETURN_SECONDS
+        while True:
+            with contextlib.suppress(ClusterError):
+                self.refresh()
+                found = hostable(placements, self.offers)
+                if len(found) == len(placements) or time.monotonic() > deadline:
+                    return found
+            if time.monotonic() > deadline:
+                return ()
+            time.sleep(0.25)
 
     def match(self, placements: Sequence[Placement]) -> tuple[Offer, ...]:
         """Return a worker for each rank; no worker is used twice.
@@ -160,8 +158,10 @@ class Cluster:
         try:
             offers = self.match([setup.placement for setup in setups])
             with self._locked(offers):
-                freshness = self._freshen(offers) if fresh else (False,) * len(offers)
+                if fresh:
+                    self._freshen(offers)
                 addresses = self._addresses(offers)
+                self._used.update(addresses)
                 tasks = _Tasks(self._client, stop)
                 session = Session(channel=channel, host=_own_address(addresses), check=tasks.check)
                 try:
@@ -171,7 +171,7 @@ class Cluster:
                         dataclasses.replace(setup, placement=offer.placement)
                         for setup, offer in zip(setups, offers, strict=True)
                     ]
-                    yield session.gather(settled, partitions, offers, freshness)
+                    yield session.gather(settled, partitions, offers)
                 finally:
                     session.close()
                     tasks.finish()
@@ -192,8 +192,12 @@ class Cluster:
             with contextlib.suppress(Exception):  # the scheduler may be gone; the lock goes with it
                 lock.release()
 
+    def _workers(self) -> dict[str, Any]:
+        """Return what the scheduler knows of its workers, by address."""
+        return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+
     def _addresses(self, offers: Sequence[Offer]) -> list[str]:
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._workers()
         by_name = {str(worker["name"]): address for address, worker in workers.items()}
         missing = [offer for offer in offers if offer.worker not in by_name]
         if missing:
@@ -204,33 +208,29 @@ class Cluster:
             )
         return [by_name[offer.worker] for offer in offers]
 
-    def _freshen(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
-        """Restart the workers that hosted a rank before; return for each whether it is new now."""
+    def _freshen(self, offers: Sequence[Offer]) -> None:
+        """Restart the workers that hosted a rank of ours before, where they are under a nanny."""
         addresses = self._addresses(offers)
-        answers: dict[str, Any] = self._client.run(is_fresh, workers=addresses, on_error="return")
         stale = [
-            offer.worker
-            for offer, address in zip(offers, addresses, strict=True)
-            if answers.get(address) is not True
+            offer.worker for offer, address in zip(offers, addresses, strict=True) if address in self._used
         ]
         if not stale:
-            return (True,) * len(offers)
+            return
         try:
             self._client.restart_workers(stale, timeout=_RESTART_SECONDS)
-        except ValueError:  # not under a nanny: nothing was restarted
-            return tuple(offer.worker not in stale for offer in offers)
+        except ValueError:  # not under a nanny: nothing was restarted, and the receipt says so
+            return
         except TimeoutError as error:
             raise ClusterError(
                 f"workers did not come back within {_RESTART_SECONDS} s of their restart.",
                 remedy="Look at the workers' logs.",
             ) from error
         self._wait_for_workers({offer.worker for offer in offers})
-        return (True,) * len(offers)
 
     def _wait_for_workers(self, names: set[str]) -> None:
         deadline = time.monotonic() + _RESTART_SECONDS
         while time.monotonic() < deadline:
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            workers = self._workers().values()
             if names <= {str(worker["name"]) for worker in workers}:
                 return
             time.sleep(0.02)
@@ -257,82 +257,6 @@ class Cluster:
                 f"{facts['memory_gib']} GiB; offers {', '.join(own)}"
             )
         return "\n".join(lines)
-
-
-def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
-    """Start a Dask cluster on this machine, one worker process under a nanny for each placement.
-
-    Raises
-    ------
-    CaseError
-        If a placement cannot be read.
-    ClusterError
-        If the cluster does not start.
-    """
-    parsed = [Placement.parse(text, "local_cluster") for text in placements]
-    if not parsed:
-        raise CaseError("a cluster needs at least one placement.", remedy="For example ['cpu:1', 'cpu:1'].")
-    workers = {
-        index: {
-            "cls": distributed.Nanny,
-            "options": {
-                "nthreads": 1,
-                "name": f"aner-{index}",
-                "memory_limit": 0,
-                "host": "127.0.0.1",
-                "dashboard": False,
-                "silence_logs": logging.ERROR,
-                "env": {PLACEMENT_VARIABLE: str(placement)},
-            },
-        }
-        for index, placement in enumerate(parsed)
-    }
-    scheduler = {
-        "cls": distributed.Scheduler,
-        "options": {"host": "127.0.0.1", "port": 0, "dashboard": False},
-    }
-    with dask.config.set(_DASK_SETTINGS):
-        owned = distributed.SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
-        client = distributed.Client(owned, set_as_default=False)
-        try:
-            client.wait_for_workers(len(workers), timeout=_RESTART_SECONDS)
-            return Cluster(client, owned)
-        except BaseException:
-            client.close()
-            owned.close(timeout=10)
-            raise
-
-
-def connect(address: str, security: distributed.Security | None = None) -> Cluster:
-    """Connect to a Dask cluster that is already running.
-
-    Parameters
-    ----------
-    address : str
-        The scheduler's, such as ``tls://scheduler:8786``.
-    security
-        Certificates for TLS; None: what Dask's configuration says.
-
-    Raises
-    ------
-    ClusterError
-        If the scheduler does not answer within 10 seconds.
-    """
-    try:
-        client = distributed.Client(
-            address, timeout=_CONNECT_SECONDS, security=security, set_as_default=False
-        )
-    except (OSError, TimeoutError, ValueError, TypeError) as error:
-        raise ClusterError(
-            f"no scheduler answered within {_CONNECT_SECONDS} s ({error}).",
-            where=address,
-            remedy="Check the address and port, that the scheduler runs, and TLS settings.",
-        ) from error
-    try:
-        return Cluster(client)
-    except BaseException:
-        client.close()
-        raise
 
 
 class _Tasks:
@@ -391,6 +315,17 @@ def _own_address(workers: Sequence[str]) -> str:
     hosts = {urlsplit(address).hostname or "" for address in workers} - {""}
     far = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
     return get_ip(far[0], 80) if far else "127.0.0.1"
+
+
+async def _ask(client: distributed.Client, addresses: Sequence[str]) -> dict[str, Any]:
+    """Return each worker's description, or its error; a worker that hangs keeps nobody waiting for long."""
+
+    async def ask_one(address: str) -> Any:
+        answer = client._run(describe_worker, workers=[address], on_error="return")  # noqa: SLF001
+        return (await asyncio.wait_for(answer, _ANSWER_SECONDS))[address]
+
+    answers = await asyncio.gather(*map(ask_one, addresses), return_exceptions=True)
+    return dict(zip(addresses, answers, strict=True))
 
 
 def _platform(name: str, answer: dict[str, Any]) -> Platform:

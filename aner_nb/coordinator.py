@@ -39,20 +39,24 @@ class Record:
     loss: NDArray[np.float64]
     """(updates,): mean loss over the global batch before the step."""
     validation: list[EpochValidated] = field(default_factory=list)
+    first: int = 0
+    """Updates that a checkpoint had already; their columns stay zero."""
     updates: int = 0
-    """Updates applied."""
+    """Updates applied, those of the checkpoint included: the number of the next one."""
     native_fit_ns: int = 0
     validation_ns: int = 0
 
 
-def make_record(plan: Plan) -> Record:
-    """Return empty columns for a plan."""
+def make_record(plan: Plan, first: int = 0) -> Record:
+    """Return empty columns for a plan that goes on at update `first`."""
     updates, ranks = plan.update_count, len(plan.weights)
     return Record(
         coordinator_ns=np.zeros((updates, len(COORDINATOR_PHASES)), np.int64),
         ranks_ns=np.zeros((updates, ranks, len(CHANNEL_PHASES)), np.int64),
         rows=np.zeros((updates, ranks), np.int64),
         loss=np.zeros(updates),
+        first=first,
+        updates=first,
     )
 
 
@@ -63,11 +67,13 @@ def train(
     evaluate: Callable[[NDArray[np.float64]], Evaluation],
     emit: Callable[[Event], None],
     record: Record,
+    applied: Callable[[Update], None] = lambda _update: None,
 ) -> None:
-    """Run the whole plan: one optimizer step a global batch, validation after each epoch.
+    """Run the plan from where the record stands: one optimizer step a batch, validation after each epoch.
 
-    `state` is changed in place and `record` is filled as the run goes on, so that both hold what was reached
-    if an error ends it. The native-fit clock runs from the first request to the last step and validation.
+    `state` is changed in place and `record` is filled as the run goes on: both hold what was reached if an error
+    ends it, and a further call goes on from there. The native-fit clock runs from the first request to the last
+    step and validation. `applied` is called after each update, and after its validation if it ends an epoch.
 
     Raises
     ------
@@ -77,10 +83,10 @@ def train(
         If counts of rows or updates are not the plan's.
     """
     clock = time.perf_counter_ns
-    began = clock()
+    began = clock() - record.native_fit_ns
     try:
         state.write_to(collective.wire)
-        for update in plan.updates():
+        for update in plan.updates(record.updates):
             started = clock()
             exchange = collective.exchange(update)
             exchanged = clock()
@@ -92,12 +98,14 @@ def train(
             emit(UpdateDone(update.index, loss, done - began))
             if update.ends_epoch:
                 _validate(update, state, evaluate, emit, record, began)
+            applied(update)
     finally:
         record.native_fit_ns = clock() - began
-    if record.updates != plan.update_count or int(record.rows.sum()) != plan.row_count:
+    rows, planned = int(record.rows.sum()), plan.rows_from(record.first)
+    if record.updates != plan.update_count or rows != planned:
         raise ContractBroken(
-            f"{record.updates} updates over {int(record.rows.sum())} rows were run; the plan has "
-            f"{plan.update_count} over {plan.row_count}."
+            f"{record.updates} updates over {rows} rows were run; the plan has {plan.update_count} over "
+            f"{planned}."
         )
 
 

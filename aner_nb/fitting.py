@@ -19,8 +19,9 @@ from aner_nb.events import Subscriber
 from aner_nb.model import Evaluation, evaluate, forward, gradient_sum, operations
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
+from aner_nb.ranks import RankHost
 from aner_nb.sources import fingerprint
-from aner_nb.trial import RankHost, Trial, Wrap, run
+from aner_nb.trial import Trial, Wrap, run
 from aner_nb.work import Work
 
 Ranks = Sequence[str | Placement | tuple[str | Placement, int]]
@@ -314,7 +315,7 @@ def _hosting(case: Case, cluster: RankHost | None) -> Iterator[RankHost | None]:
     if cluster is not None or case.channel == "inline":
         yield cluster
         return
-    from aner_nb.cluster import local_cluster
+    from aner_nb.launch import local_cluster
 
     with local_cluster([str(placement) for placement in case.placements]) as own:
         yield own

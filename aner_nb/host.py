@@ -79,11 +79,6 @@ class RankSetup:
         return (self.rows, self.targets_width) if self.targets_width else (self.rows,)
 
 
-def is_fresh() -> bool:
-    """Return whether this process has hosted no rank yet."""
-    return not _HOSTED
-
-
 def describe_worker() -> dict[str, Any]:
     """Return what this worker's machine is and which placements the worker offers."""
     assigned = os.environ.get(PLACEMENT_VARIABLE)
@@ -194,6 +189,7 @@ class HostedRank:
         self.gradient = open_gradient(setup, partition)
         opened = time.perf_counter_ns()
         self.ready: dict[str, Any] = {
+            "fresh_process": len(_HOSTED) == 1,
             "plan_id": setup.plan.plan_id,
             "partition": fingerprint(partition.features, partition.targets),
             "proof": dataclasses.asdict(self.gradient.proof),

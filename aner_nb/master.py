@@ -38,6 +38,15 @@ class MasterState:
         self._sums = [np.empty(min(_BLOCK, parameters.size)) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads - 1, "aner-master") if threads > 1 else None
 
+    def restore(
+        self, parameters: NDArray[np.float64], slots: tuple[NDArray[np.float64], ...], count: int
+    ) -> None:
+        """Take over the state of a checkpoint."""
+        self.parameters[:] = parameters
+        for own, kept in zip(self.optimizer.slots, slots, strict=True):
+            own[:] = kept
+        self.optimizer.count = count
+
     def write_to(self, wire: NDArray[np.floating]) -> None:
         """Write the parameters to the wire vector, rounded to its dtype."""
         np.copyto(wire, self.parameters, casting="same_kind")

@@ -46,6 +46,18 @@ def match_offers(placements: Sequence[Placement], offers: Sequence[Offer]) -> tu
     return matched
 
 
+def hostable(placements: Sequence[Placement], offers: Sequence[Offer]) -> tuple[int, ...]:
+    """Return which of the ranks can be hosted together; lower ranks are served first."""
+    chosen: list[int] = []
+    for rank in range(len(placements)):
+        try:
+            match_offers([placements[index] for index in (*chosen, rank)], offers)
+        except BackendUnavailable:
+            continue
+        chosen.append(rank)
+    return tuple(chosen)
+
+
 def _waste(offer: Offer, wanted: Placement, offers: Sequence[Offer]) -> tuple[int, int, str]:
     beside = sum(other.worker == offer.worker for other in offers)
     return (offer.placement.threads - wanted.threads, beside, offer.worker)

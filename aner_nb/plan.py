@@ -83,6 +83,10 @@ class Plan:
         """Rows that produce a gradient over the whole run, counted once an epoch."""
         return self.train_rows * self.epochs
 
+    def rows_from(self, update: int) -> int:
+        """Return the rows of all updates from number `update` on."""
+        return sum(item.rows for item in self.updates(update)) if update else self.row_count
+
     def batch_rows(self, batch: int) -> int:
         """Return the rows of one global batch."""
         return min(self.batch, self.train_rows - batch * self.batch)

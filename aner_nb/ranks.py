@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,6 @@ class Ranks:
     """Where each rank runs; None for inline ranks."""
     ready: tuple[dict[str, Any], ...]
     """What each rank reported before the first update."""
-    fresh: tuple[bool, ...]
-    """Whether the rank's process was started for this run."""
     check: Callable[[], None]
     """Raises if a rank's task or worker is gone; cheap."""
     closing: tuple[dict[str, Any], ...] = ()
@@ -52,6 +51,25 @@ class Ranks:
     def close(self) -> None:
         """End the run in order and keep the closing reports."""
         self.closing = tuple(dict(channel.close()) for channel in self.channels)
+
+
+class RankHost(Protocol):
+    """What opens ranks; `aner_nb.cluster.Cluster` does."""
+
+    def open_ranks(
+        self,
+        setups: Sequence[RankSetup],
+        partitions: Sequence[Partition],
+        *,
+        channel: str,
+        stop: Callable[[], None],
+    ) -> AbstractContextManager[Ranks]:
+        """See `aner_nb.cluster.Cluster.open_ranks`."""
+        ...
+
+    def available(self, placements: Sequence[Placement]) -> tuple[int, ...]:
+        """See `aner_nb.cluster.Cluster.available`."""
+        ...
 
 
 def open_inline_ranks(setups: Sequence[RankSetup], partitions: Sequence[Partition]) -> Ranks:
@@ -71,7 +89,6 @@ def open_inline_ranks(setups: Sequence[RankSetup], partitions: Sequence[Partitio
         channels,
         offers=(None,) * len(setups),
         ready=tuple(rank.ready for rank in hosted),
-        fresh=(False,) * len(setups),
         check=lambda: None,
     )
 

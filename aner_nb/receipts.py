@@ -184,6 +184,14 @@ class Check(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     detail: Annotated[str, _field("The figures compared.")]
 
 
+class RestartRecord(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ranks were lost and the training went on."""
+
+    update: Annotated[int, _field("The first update that the new ranks computed.")]
+    kind: Annotated[str, _field("What had happened, such as rank_lost.")]
+    placements: Annotated[tuple[str, ...], _field("The ranks from then on.")]
+
+
 class TrialReceipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The record of one trial."""
 
@@ -202,6 +210,11 @@ class TrialReceipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     software: Annotated[dict[str, str], _field("Versions on the coordinator.")]
     reduction: Annotated[str, _field("Topology and order of summation.")] = ""
     tail_rule: Annotated[str, _field("Who takes the rows that the weights don't divide.")] = ""
+    resumed_from: Annotated[int, _field("Updates that a checkpoint had already; 0: none was used.")] = 0
+    restarts: Annotated[
+        tuple[RestartRecord, ...],
+        _field("Losses after which the training went on; such a trial is not measured."),
+    ] = ()
     clocks: Annotated[Clocks | None, _field("Durations.")] = None
     counts: Annotated[Counts | None, _field("Rows, batches, updates.")] = None
     fingerprints: Annotated[Fingerprints | None, _field("SHA-256 of data and parameters.")] = None

@@ -81,7 +81,7 @@ def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankReco
         channel=channel.kind,
         encryption=channel.encryption,
         payload_bytes=channel.payload_bytes,
-        fresh_process=ranks.fresh[rank],
+        fresh_process=bool(ready["fresh_process"]),
         staging=staging(work.case, partition),
         proof=ProofRecord(**{**proof, "produced_on": tuple(proof["produced_on"])}),
         trace_count=closing["trace_count"],

@@ -53,7 +53,6 @@ class Session:
         setups: Sequence[RankSetup],
         partitions: Sequence[Partition],
         offers: Sequence[Offer],
-        fresh: Sequence[bool],
     ) -> Ranks:
         """Wait until every rank is connected, has its rows and has compiled.
 
@@ -76,7 +75,7 @@ class Session:
         self._listener.close()
         ready = tuple(self._ready(rank, streams[rank], deadline) for rank in range(len(setups)))
         channels = tuple(self._channels[rank] for rank in range(len(setups)))
-        return Ranks(self._arena.wire, channels, tuple(offers), ready, tuple(fresh), self._check)
+        return Ranks(self._arena.wire, channels, tuple(offers), ready, self._check)
 
     def _welcome(self, arrival: Arrival, stream: FrameStream, setup: RankSetup, partition: Partition) -> None:
         assert self._arena is not None

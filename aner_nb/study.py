@@ -11,10 +11,11 @@ from typing import Any, Protocol
 from aner_nb.case import Case
 from aner_nb.errors import AnerError
 from aner_nb.events import Subscriber, SuiteStarted
+from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
 from aner_nb.store import ResultsFolder, StoreError
 from aner_nb.suites import Slot, Suite, suite
-from aner_nb.trial import DEADLINE_SECONDS, RankHost, Trial, run
+from aner_nb.trial import DEADLINE_SECONDS, Trial, run
 
 
 class PlatformHost(RankHost, Protocol):
@@ -155,7 +156,7 @@ def _hosting(chosen: Suite, cluster: PlatformHost | None) -> Iterator[PlatformHo
     if cluster is not None:
         yield cluster
         return
-    from aner_nb.cluster import local_cluster
+    from aner_nb.launch import local_cluster
 
     with local_cluster(chosen.placements) as own:
         yield own

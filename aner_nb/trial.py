@@ -9,13 +9,12 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb import machine
-from aner_nb.backends.base import Partition
 from aner_nb.case import Case
 from aner_nb.checks import fixed_checks
 from aner_nb.collectives.base import AbstractCollective
@@ -26,19 +25,20 @@ from aner_nb.coordinator import (
     make_record,
     train,
 )
-from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken
+from aner_nb.durability import Durability
+from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
-from aner_nb.host import RankSetup
 from aner_nb.master import MasterState
 from aner_nb.model import Evaluation, evaluate
-from aner_nb.plan import TAIL_RULE
-from aner_nb.ranks import Ranks, open_inline_ranks
+from aner_nb.plan import TAIL_RULE, Update
+from aner_nb.ranks import RankHost, Ranks, open_inline_ranks
 from aner_nb.receipts import (
     Check,
     Clocks,
     Counts,
     EvaluationRecord,
     Fingerprints,
+    RestartRecord,
     Role,
     TrialReceipt,
 )
@@ -51,26 +51,12 @@ from aner_nb.recording import (
     summarise_phases,
 )
 from aner_nb.sources import fingerprint
-from aner_nb.work import Work, make_setups, make_work
+from aner_nb.work import Work, make_setups, make_work, narrowed
 
 DEADLINE_SECONDS: Final = 60.0
+MAX_RESTARTS: Final = 10
 
 Wrap = Callable[[AbstractCollective, Work], AbstractCollective]
-
-
-class RankHost(Protocol):
-    """What opens ranks; `aner_nb.cluster.Cluster` does."""
-
-    def open_ranks(
-        self,
-        setups: Sequence[RankSetup],
-        partitions: Sequence[Partition],
-        *,
-        channel: str,
-        stop: Callable[[], None],
-    ) -> contextlib.AbstractContextManager[Ranks]:
-        """See `aner_nb.cluster.Cluster.open_ranks`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +108,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     deadline_seconds: float = DEADLINE_SECONDS,
     wrap: Wrap | None = None,
+    durability: Durability = Durability(),
 ) -> Trial:
     """Run one trial of a case.
 
@@ -137,6 +124,8 @@ def run(
         Longest time without a reply in one update.
     wrap
         Puts a collective around the one that is used, as `develop` does.
+    durability
+        Checkpoints, and what happens when a rank is lost.
 
     Returns
     -------
@@ -148,7 +137,7 @@ def run(
     CaseError
         If the case is wrong; nothing was started.
     """
-    trial = _TrialRun(case, role, repetition, round_number, position, stop)
+    trial = _TrialRun(case, role, repetition, round_number, position, stop, durability)
     emitter = Emitter(subscribers)
     with emitter.delivering():
         trial.emit = emitter.emit
@@ -170,8 +159,11 @@ class _TrialRun:
         round_number: int,
         position: int,
         stop: Callable[[], bool],
+        durability: Durability,
     ) -> None:
         self._case = case
+        self._durability = durability
+        self._restarts: list[RestartRecord] = []
         self._labels: dict[str, Any] = {
             "role": role,
             "repetition": repetition,
@@ -220,24 +212,50 @@ class _TrialRun:
         return error
 
     def _stages(self, cluster: RankHost | None, deadline_seconds: float, wrap: Wrap | None) -> None:
-        work = self._work
-        initial = work.model.initial(self._case.seed)
+        initial = self._work.model.initial(self._case.seed)
         self._initial = fingerprint(initial)
         self._state = MasterState(initial, self._case.optimizer)
+        self._record = make_record(self._work.plan, self._durability.restore(self._work, self._state))
+        self._durations["placement_ns"] = 0
+        with contextlib.closing(self._state):
+            while True:
+                try:
+                    self._segment(cluster, deadline_seconds, wrap)
+                    return
+                except (RankLost, DeadlineExceeded) as loss:
+                    self._replan(loss, cluster)
+
+    def _segment(self, cluster: RankHost | None, deadline_seconds: float, wrap: Wrap | None) -> None:
+        """Place ranks, go on with the training, test: to the end, or to the next loss of a rank."""
         self.emit(StageEntered("placing ranks"))
         placing = time.perf_counter_ns()
-        with contextlib.closing(self._state), self._open(cluster) as ranks:
+        with self._open(cluster) as ranks:
             self._ranks = ranks
-            self._durations["placement_ns"] = time.perf_counter_ns() - placing
+            self._durations["placement_ns"] += time.perf_counter_ns() - placing
             self.emit(StageEntered("training"))
             self._train(ranks, deadline_seconds, wrap)
             self.emit(StageEntered("testing"))
             testing = time.perf_counter_ns()
-            self._test = self._evaluate(work.data.test)
+            self._test = self._evaluate(self._work.data.test)
             closing = time.perf_counter_ns()
             self._durations["test_ns"] = closing - testing
             ranks.close()
         self._durations["shutdown_ns"] = time.perf_counter_ns() - closing
+
+    def _replan(self, loss: AnerError, cluster: RankHost | None) -> None:
+        """Choose the ranks that go on after a loss, or raise it."""
+        allowed = self._durability.on_loss == "restart" and len(self._restarts) < MAX_RESTARTS
+        if cluster is None or self._record is None or not allowed:
+            raise loss
+        left = cluster.available(self._work.case.placements)
+        if not left:
+            raise loss
+        if len(left) < len(self._work.case.placements):
+            self._work = narrowed(self._work, left)
+        placements = tuple(str(placement) for placement in self._work.case.placements)
+        self._restarts.append(
+            RestartRecord(update=self._record.updates, kind=loss.kind, placements=placements)
+        )
 
     def _open(self, cluster: RankHost | None) -> contextlib.AbstractContextManager[Ranks]:
         setups = make_setups(self._work)
@@ -273,15 +291,13 @@ class _TrialRun:
             validation = work.data.validation
             return evaluate(work.model, parameters, validation.features, validation.targets)
 
-        self._record = make_record(work.plan)
-        train(
-            work.plan,
-            state,
-            collective,
-            evaluate_epoch,
-            self.emit,
-            self._record,
-        )
+        record = self._record
+        assert record is not None
+
+        def applied(update: Update) -> None:
+            self._durability.applied(work, update, state)
+
+        train(work.plan, state, collective, evaluate_epoch, self.emit, record, applied)
 
     def _evaluate(self, rows: Any) -> Evaluation:
         assert self._state is not None
@@ -310,6 +326,8 @@ class _TrialRun:
             status=status_of(error),
             failure=failure_of(error),
             software=machine.package_versions(),
+            resumed_from=self._record.first if self._record else 0,
+            restarts=tuple(self._restarts),
             reduction=self._reduction,
             tail_rule=TAIL_RULE,
             counts=self._counts(),
@@ -334,7 +352,7 @@ class _TrialRun:
             test_rows=len(data.test.features),
             batches=plan.batch_count,
             planned_updates=plan.update_count,
-            updates=record.updates if record else 0,
+            updates=record.updates - record.first if record else 0,
             planned_rows=plan.row_count,
             rows=int(record.rows.sum()) if record else 0,
         )

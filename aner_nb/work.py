@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,13 +46,22 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
     data = prepare(source, parts, dtype=case.dtype)
     model = make_model(case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task)
     plan = make_plan(case, len(data.train.features))
-    partitions: list[Partition] = []
-    for rank in range(len(case.ranks)):
-        rows = plan.partition(rank)
-        partitions.append(Partition(data.train.features[rows], data.train.targets[rows]))
+    partitions = _partitions(data, plan)
     done = time.perf_counter_ns()
-    work = Work(case, data, parts, model, plan, tuple(partitions))
+    work = Work(case, data, parts, model, plan, partitions)
     return work, {"source_ns": loaded - began, "preprocess_ns": done - loaded}
+
+
+def narrowed(work: Work, ranks: Sequence[int]) -> Work:
+    """Return the same work over some of its ranks; batches, rows and their order stay as they were."""
+    case = dataclasses.replace(work.case, ranks=[work.case.ranks[rank] for rank in ranks])
+    plan = make_plan(case, work.plan.train_rows)
+    return dataclasses.replace(work, case=case, plan=plan, partitions=_partitions(work.data, plan))
+
+
+def _partitions(data: PreparedData, plan: Plan) -> tuple[Partition, ...]:
+    chosen = [plan.partition(rank) for rank in range(len(plan.weights))]
+    return tuple(Partition(data.train.features[rows], data.train.targets[rows]) for rows in chosen)
 
 
 def make_setups(work: Work) -> list[RankSetup]:

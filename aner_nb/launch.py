@@ -1,0 +1,110 @@
+"""Getting a cluster: start one on this machine, or connect to one that runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import dask.config
+import distributed
+
+from aner_nb.case import Placement
+from aner_nb.cluster import Cluster
+from aner_nb.errors import CaseError, ClusterError
+from aner_nb.host import PLACEMENT_VARIABLE
+
+_CONNECT_SECONDS: Final = 10
+_START_SECONDS: Final = 60
+_WORKER_ENVIRONMENT: Final = {
+    # Dask's default makes glibc give every large temporary back to the kernel and fault it in again at the
+    # next update. Ranks reuse the same few buffers: keep them.
+    "MALLOC_TRIM_THRESHOLD_": 2**30,
+    "MALLOC_MMAP_THRESHOLD_": 2**30,
+    "OMP_NUM_THREADS": 1,
+    "MKL_NUM_THREADS": 1,
+    "OPENBLAS_NUM_THREADS": 1,
+    "TF_CPP_MIN_LOG_LEVEL": 2,
+}
+_DASK_SETTINGS: Final = {
+    # The statistical profiler interrupts the rank every 10 ms; nothing reads it here.
+    "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ": _WORKER_ENVIRONMENT,
+    "distributed.worker.daemon": True,
+}
+
+
+def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
+    """Start a Dask cluster on this machine, one worker process under a nanny for each placement.
+
+    Raises
+    ------
+    CaseError
+        If a placement cannot be read.
+    ClusterError
+        If the cluster does not start.
+    """
+    parsed = [Placement.parse(text, "local_cluster") for text in placements]
+    if not parsed:
+        raise CaseError("a cluster needs at least one placement.", remedy="For example ['cpu:1', 'cpu:1'].")
+    workers = {
+        index: {
+            "cls": distributed.Nanny,
+            "options": {
+                "nthreads": 1,
+                "name": f"aner-{index}",
+                "memory_limit": 0,
+                "host": "127.0.0.1",
+                "dashboard": False,
+                "silence_logs": logging.ERROR,
+                "env": {PLACEMENT_VARIABLE: str(placement)},
+            },
+        }
+        for index, placement in enumerate(parsed)
+    }
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"},
+    }
+    with dask.config.set(_DASK_SETTINGS):
+        owned = distributed.SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
+        client = distributed.Client(owned, set_as_default=False)
+        try:
+            client.wait_for_workers(len(workers), timeout=_START_SECONDS)
+            return Cluster(client, owned)
+        except BaseException:
+            client.close()
+            owned.close(timeout=10)
+            raise
+
+
+def connect(address: str, security: distributed.Security | None = None) -> Cluster:
+    """Connect to a Dask cluster that is already running.
+
+    Parameters
+    ----------
+    address : str
+        The scheduler's, such as ``tls://scheduler:8786``.
+    security
+        Certificates for TLS; None: what Dask's configuration says.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer within 10 seconds.
+    """
+    try:
+        client = distributed.Client(
+            address, timeout=_CONNECT_SECONDS, security=security, set_as_default=False
+        )
+    except (OSError, TimeoutError, ValueError, TypeError) as error:
+        raise ClusterError(
+            f"no scheduler answered within {_CONNECT_SECONDS} s ({error}).",
+            where=address,
+            remedy="Check the address and port, that the scheduler runs, and TLS settings.",
+        ) from error
+    try:
+        return Cluster(client)
+    except BaseException:
+        client.close()
+        raise
