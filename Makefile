@@ -1,0 +1,52 @@
+# Thin targets over standard commands; everything lives in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+STAMP := $(VENV)/.installed
+TESTS_STAMP := $(VENV)/.installed-tests
+LAB_STAMP := $(VENV)/.installed-lab
+
+.PHONY: demo test test-fast check lab bench clean
+
+demo: $(STAMP)
+	$(BIN)/aner-nb run quick --out results/quick
+
+test: $(TESTS_STAMP)
+	$(BIN)/python -m pytest
+
+test-fast: $(TESTS_STAMP)
+	$(BIN)/python -m pytest -m "not cluster and not tensorflow and not browser and not slow"
+
+check: $(TESTS_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+lab: $(LAB_STAMP)
+	$(BIN)/jupyter lab notebooks
+
+bench: $(TESTS_STAMP)
+	$(BIN)/python benchmarks/exchange.py
+	$(BIN)/python benchmarks/peers.py
+
+clean:
+	rm -rf $(VENV) build dist results artefacts
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"aner-nb needs Python 3.11, 3.12 or 3.13; $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+
+$(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing aner-nb and TensorFlow into $(VENV); about two minutes the first time."
+	$(PIP) --editable .
+	@touch $@
+
+$(TESTS_STAMP): $(STAMP)
+	$(PIP) "pip>=25.1"
+	$(PIP) --group dev
+	@touch $@
+
+$(LAB_STAMP): $(STAMP)
+	$(PIP) --editable '.[lab]'
+	@touch $@
