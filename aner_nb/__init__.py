@@ -1,4 +1,4 @@
-"""Which of my machines, alone or together, trains this Dense model fastest, and can I believe the numbers?
+"""Which machines, alone or together, train a Dense model fastest, and whether to believe the numbers.
 
 Use it as ``import aner_nb as aner``. Public names are loaded when they are first used, so that the import is
 quick and never brings in TensorFlow, Dask or the charts by itself.
@@ -72,7 +72,7 @@ _HOME: Final = {
     "run": "trial",
 }
 
-__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604 -- strings all the same
+__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -204,6 +204,11 @@ class Case:
         """Whether two or more ranks share each batch."""
         return len(self._pairs) > 1
 
+    def _repr_html_(self) -> str:
+        from aner_nb.views import case_html
+
+        return case_html(self)
+
     def to_record(self) -> dict[str, Any]:
         """Return the case as plain JSON values; `case_from_record` reads it back."""
         return {

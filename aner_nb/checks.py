@@ -56,5 +56,5 @@ def _listed(proof: Mapping[str, Any]) -> dict[str, Any]:
     return {**proof, "produced_on": list(proof["produced_on"])}
 
 
-def _check(name: str, passed: bool, found: object, expected: object) -> Check:
+def _check(name: str, passed: bool, found: object, expected: object) -> Check:  # noqa: FBT001
     return Check(name=name, passed=passed, detail=f"{found} of {expected}")

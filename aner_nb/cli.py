@@ -6,9 +6,9 @@ import contextlib
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import rich
 import typer
@@ -122,7 +122,7 @@ def lab() -> None:
 
 @app.callback(invoke_without_command=True)
 def _version(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    *, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
         rich.print(f"aner-nb {__version__}")
@@ -156,7 +156,7 @@ def _escape(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _cluster(scheduler: str) -> Iterator[Any]:
+def _cluster(scheduler: str) -> Generator[Any]:
     if not scheduler:
         yield None
         return
@@ -182,7 +182,7 @@ class _Watching:
         self._suite: TaskID | None = None
         self._trial: TaskID | None = None
 
-    def __enter__(self) -> _Watching:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -12,12 +12,13 @@ import dataclasses
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self, cast
 from urllib.parse import urlsplit
 
 import distributed
+from distributed.scheduler import KilledWorker
 from distributed.utils import get_ip
 
 from aner_nb import __version__
@@ -77,7 +78,7 @@ class Cluster:
             If no worker answers, or workers have no aner-nb of this version.
         """
         workers = self._workers()
-        answers = self._client.sync(_ask, self._client, list(workers))
+        answers: dict[str, Any] = cast("Any", self._client.sync(_ask, self._client, list(workers)))
         if not answers:
             raise ClusterError(
                 "the cluster has no workers.", remedy="Start workers, then call refresh() or connect again."
@@ -138,7 +139,7 @@ class Cluster:
         channel: str,
         stop: Callable[[], None] = lambda: None,
         fresh: bool = True,
-    ) -> Iterator[Ranks]:
+    ) -> Generator[Ranks]:
         """Start one rank for each set-up, ready for the first update; end them all at the end of the block.
 
         Parameters
@@ -179,7 +180,7 @@ class Cluster:
             self._busy.release()
 
     @contextlib.contextmanager
-    def _locked(self, offers: Sequence[Offer]) -> Iterator[None]:
+    def _locked(self, offers: Sequence[Offer]) -> Generator[None]:
         """Hold the workers, so that runs of two clients don't wait for each other's ranks for ever."""
         lock = distributed.MultiLock([f"aner-worker-{offer.worker}" for offer in offers], client=self._client)
         if not lock.acquire(timeout=_LOCK_SECONDS):
@@ -241,11 +242,16 @@ class Cluster:
         if self._owned is not None:
             self._owned.close(timeout=10)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        from aner_nb.views import cluster_html
+
+        return cluster_html(self)
 
     def __repr__(self) -> str:
         lines = [f"Cluster of {len(self.platforms)} platform(s)"]
@@ -265,7 +271,7 @@ class _Tasks:
     def __init__(self, client: distributed.Client, stop: Callable[[], None]) -> None:
         self._client = client
         self._stop = stop
-        self._futures: list[distributed.Future] = []
+        self._futures: list[distributed.Future[Any]] = []
         self._lost: AnerError | None = None
 
     def start(self, invitation: Invitation, address: str) -> None:
@@ -282,14 +288,14 @@ class _Tasks:
         future.add_done_callback(lambda done: self._ended(invitation.rank, done))
         self._futures.append(future)
 
-    def _ended(self, rank: int, future: distributed.Future) -> None:
+    def _ended(self, rank: int, future: distributed.Future[Any]) -> None:
         """Note that a task ended badly; called by Dask on a thread of its own."""
         if future.status not in ("error", "lost"):
             return
         error = future.exception()
         if isinstance(error, AnerError):
             self._lost = error
-        elif isinstance(error, distributed.scheduler.KilledWorker):
+        elif isinstance(error, KilledWorker):
             self._lost = RankLost("Dask lost its worker.", where=f"rank {rank}")
         else:
             self._lost = RankFailed(f"{type(error).__name__}: {error}.", where=f"rank {rank}")
@@ -314,14 +320,15 @@ def _own_address(workers: Sequence[str]) -> str:
     """Return the address of ours that every one of the workers can reach."""
     hosts = {urlsplit(address).hostname or "" for address in workers} - {""}
     far = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
-    return get_ip(far[0], 80) if far else "127.0.0.1"
+    return str(get_ip(far[0], 80)) if far else "127.0.0.1"
 
 
 async def _ask(client: distributed.Client, addresses: Sequence[str]) -> dict[str, Any]:
     """Return each worker's description, or its error; a worker that hangs keeps nobody waiting for long."""
 
     async def ask_one(address: str) -> Any:
-        answer = client._run(describe_worker, workers=[address], on_error="return")  # noqa: SLF001
+        ask: Any = client._run  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        answer = ask(describe_worker, workers=[address], on_error="return")
         return (await asyncio.wait_for(answer, _ANSWER_SECONDS))[address]
 
     answers = await asyncio.gather(*map(ask_one, addresses), return_exceptions=True)

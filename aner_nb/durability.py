@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from aner_nb.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from aner_nb.errors import CaseError
@@ -82,3 +82,7 @@ class Durability:
                 self.checkpoint,
                 Checkpoint(work.case.work_id, done, state.parameters, state.optimizer.slots),
             )
+
+
+NOT_DURABLE: Final = Durability()
+"""No checkpoint, and a lost rank ends the trial."""

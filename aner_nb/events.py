@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,7 +107,7 @@ class Emitter:
             self._queue.append(event)
 
     @contextlib.contextmanager
-    def delivering(self) -> Iterator[None]:
+    def delivering(self) -> Generator[None]:
         """Deliver until the end of the block, then all that is left."""
         thread = threading.Thread(target=self._work, name="aner-events", daemon=True)
         thread.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,6 +68,11 @@ class Fitted:
         """Return loss and accuracy on the test rows, as the receipt has them."""
         test = self.work.data.test
         return evaluate(self.work.model, self.parameters, test.features, test.targets)
+
+    def _repr_html_(self) -> str:
+        from aner_nb.views import fitted_html
+
+        return fitted_html(self)
 
     def __str__(self) -> str:
         return str(self.trial)
@@ -292,8 +297,10 @@ def _case(
     unknown = sorted(set(fields) - known)
     if unknown:
         raise CaseError(f"there is no argument {unknown[0]!r}.", remedy=f"Known: {', '.join(sorted(known))}.")
+    named: dict[str, Any] = {"name": name}
+    named.update(fields)
     return Case(
-        **{"name": name, **fields},
+        **named,
         data=data,
         layers=layers,
         batch=batch,
@@ -311,7 +318,7 @@ def _run(case: Case, cluster: RankHost | None, subscribers: Sequence[Subscriber]
 
 
 @contextlib.contextmanager
-def _hosting(case: Case, cluster: RankHost | None) -> Iterator[RankHost | None]:
+def _hosting(case: Case, cluster: RankHost | None) -> Generator[RankHost | None]:
     if cluster is not None or case.channel == "inline":
         yield cluster
         return

@@ -63,13 +63,13 @@ class RankSetup:
     def from_record(cls, record: Mapping[str, Any]) -> RankSetup:
         """Read the set-up back."""
         model, plan = record["model"], record["plan"]
-        values = {
+        values: dict[str, Any] = {
             **record,
             "placement": Placement(**record["placement"]),
             "model": Model(
                 model["features"], tuple(Dense(**layer) for layer in model["layers"]), model["loss"]
             ),
-            "plan": Plan(**{**plan, "weights": tuple(plan["weights"])}),
+            "plan": Plan(**dict(plan, weights=tuple(plan["weights"]))),
         }
         return cls(**values)
 
@@ -125,8 +125,7 @@ def host_rank(invitation: dict[str, Any]) -> None:
     An error of the rank is told to the coordinator over the channel; the task itself then ends quietly, so
     that the scheduler neither repeats it nor blames the worker.
     """
-    values = {**invitation, "address": tuple(invitation["address"])}
-    guest = Invitation(**values)
+    guest = Invitation(**dict(invitation, address=tuple(invitation["address"])))
     _HOSTED.append(guest.run_id)
     began = time.perf_counter_ns()
     connection, same_host = connect(guest)
@@ -158,7 +157,7 @@ def host_rank(invitation: dict[str, Any]) -> None:
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
     """Return the bytes of a C-contiguous array, without a copy."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int) -> None:

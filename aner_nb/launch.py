@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import dask.config
 import distributed
@@ -67,7 +67,7 @@ def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
         "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"},
     }
     with dask.config.set(_DASK_SETTINGS):
-        owned = distributed.SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
+        owned = distributed.SpecCluster(workers, scheduler, silence_logs=cast("Any", logging.ERROR))
         client = distributed.Client(owned, set_as_default=False)
         try:
             client.wait_for_workers(len(workers), timeout=_START_SECONDS)

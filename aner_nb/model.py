@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from aner_nb.counter import uniform
 from aner_nb.errors import CaseError
 
 Array = NDArray[np.floating]
-Labels = NDArray[np.integer] | Array
+Labels = NDArray[Any]
+"""(rows,) whole-number classes, or (rows, outputs) numbers."""
 
 _EVALUATION_ROWS: Final = 4096
 

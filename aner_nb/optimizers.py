@@ -126,7 +126,7 @@ class Adam:
 
 
 OptimizerSpec = SGD | Adam
-OPTIMIZERS: Final[Mapping[str, type[SGD] | type[Adam]]] = {"sgd": SGD, "adam": Adam}
+OPTIMIZERS: Final[Mapping[str, type[SGD | Adam]]] = {"sgd": SGD, "adam": Adam}
 
 
 def optimizer_from_record(record: object, where: str = "optimizer") -> OptimizerSpec:

@@ -148,6 +148,11 @@ class Plan:
         digest.update(self.order().astype("<i8").tobytes())
         return digest.hexdigest()
 
+    def _repr_html_(self) -> str:
+        from aner_nb.views import plan_html
+
+        return plan_html(self)
+
     def describe(self) -> str:
         """Return the plan in words and one table: who gets which share of which batch."""
         full = shard_rows(min(self.batch, self.train_rows), self.weights)

@@ -38,6 +38,7 @@ class CurrentTrial:
     validation: list[tuple[int, float, float | None]] = field(default_factory=list)
     """(updates applied, loss, accuracy) after each epoch, sampled."""
     epochs_done: int = 0
+    slot: Slot | None = None
     ended: TrialEnded | None = None
 
 
@@ -104,6 +105,7 @@ class Progress:
         self._running = self._index.get((event.case, event.role, event.repetition))
         if self._running is not None:
             self.status[self._running] = "running"
+            self.current.slot = self.slots[self._running]
 
     def _validated(self, current: CurrentTrial, event: EpochValidated) -> None:
         current.epochs_done = event.epoch + 1
@@ -182,12 +184,15 @@ class Progress:
     def _current(self, current: CurrentTrial) -> dict[str, Any]:
         started, last = current.started, current.last
         validated = current.validation[-1] if current.validation else None
+        weights = current.slot.case.weights if current.slot else (1,) * len(started.ranks)
         return {
             "case": started.case,
             "role": started.role,
             "repetition": started.repetition,
             "stage": current.stage,
             "ranks": list(started.ranks),
+            "shares": [weight / sum(weights) for weight in weights],
+            "batch": current.slot.case.batch if current.slot else None,
             "update": 0 if last is None else last.index + 1,
             "updates": started.update_count,
             "epoch": current.epochs_done,

@@ -83,7 +83,7 @@ def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankReco
         payload_bytes=channel.payload_bytes,
         fresh_process=bool(ready["fresh_process"]),
         staging=staging(work.case, partition),
-        proof=ProofRecord(**{**proof, "produced_on": tuple(proof["produced_on"])}),
+        proof=ProofRecord(**dict(proof, produced_on=tuple(proof["produced_on"]))),
         trace_count=closing["trace_count"],
         receive_ns=ready["receive_ns"],
         backend_start_ns=ready["backend_start_ns"],

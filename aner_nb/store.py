@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class ResultsFolder:
         self.path = path
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[ResultsFolder]:
+    def writing(self) -> Generator[ResultsFolder]:
         """Hold the folder for one run.
 
         Raises

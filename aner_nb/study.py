@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,11 @@ class Study:
     receipts: tuple[TrialReceipt, ...]
     complete: bool
     """Whether every trial of the suite has passed or could not be run."""
+
+    def _repr_html_(self) -> str:
+        from aner_nb.views import study_html
+
+        return study_html(self)
 
     def measured(self, case: Case) -> tuple[TrialReceipt, ...]:
         """Return the passed measured trials of a case, by repetition."""
@@ -120,7 +125,7 @@ def suite_from_record(record: Any) -> Suite:
     """Read back what `Suite.to_record` wrote, without the data of private arrays."""
     from aner_nb.case import case_from_record
 
-    values = {**record, "placements": tuple(record["placements"])}
+    values: dict[str, Any] = dict(record, placements=tuple(record["placements"]))
     values["cases"] = tuple(case_from_record(case) for case in record["cases"])
     return Suite(**values)
 
@@ -152,7 +157,7 @@ def _answers(receipt: TrialReceipt, slot: Slot, statuses: Sequence[str]) -> bool
 
 
 @contextlib.contextmanager
-def _hosting(chosen: Suite, cluster: PlatformHost | None) -> Iterator[PlatformHost]:
+def _hosting(chosen: Suite, cluster: PlatformHost | None) -> Generator[PlatformHost]:
     if cluster is not None:
         yield cluster
         return

@@ -67,8 +67,10 @@ class Suite:
 
     def schedule(self) -> tuple[Slot, ...]:
         """Return all trials in the order in which they run: rounds of one trial a case, in seeded order."""
-        rounds: list[tuple[Role, int]] = [("warm_up", index + 1) for index in range(self.warm_ups)]
-        rounds += [("measured", index + 1) for index in range(self.repetitions)]
+        counts: dict[Role, int] = {"warm_up": self.warm_ups, "measured": self.repetitions}
+        rounds: list[tuple[Role, int]] = [
+            (role, index + 1) for role, count in counts.items() for index in range(count)
+        ]
         slots: list[Slot] = []
         for role, repetition in rounds:
             number = 0 if role == "warm_up" else repetition

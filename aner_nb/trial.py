@@ -25,7 +25,7 @@ from aner_nb.coordinator import (
     make_record,
     train,
 )
-from aner_nb.durability import Durability
+from aner_nb.durability import NOT_DURABLE, Durability
 from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
 from aner_nb.master import MasterState
@@ -92,6 +92,11 @@ class Trial:
             f"{receipt.clocks.complete_command_ns / 1e9:.2f} s, {quality}"
         )
 
+    def _repr_html_(self) -> str:
+        from aner_nb.views import trial_html
+
+        return trial_html(self)
+
     def __repr__(self) -> str:
         return f"<Trial {self}>"
 
@@ -108,7 +113,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     deadline_seconds: float = DEADLINE_SECONDS,
     wrap: Wrap | None = None,
-    durability: Durability = Durability(),
+    durability: Durability = NOT_DURABLE,
 ) -> Trial:
     """Run one trial of a case.
 

@@ -15,7 +15,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,8 @@ def rank_process(invitation: Invitation, parameters: int) -> None:
     end = StreamRankEnd(
         stream, invitation.run_id, wire, slot, wire_payload=payloads[0], slot_payload=payloads[1]
     )
-    try:
+    with suppress(RankLost):
         serve(end, Echo(), 2**40, replied=lambda _update: None)
-    except RankLost:
-        pass
 
 
 @contextmanager

@@ -32,8 +32,7 @@ PLUGGABLE_DEVICE_VARIABLE: Final = "ANER_NB_PLUGGABLE_DEVICE"
 _ALIGNMENT: Final = 64
 _BOOKKEEPING: Final = frozenset(
     # Operations that carry shapes, constants or values across, and compute nothing of the gradient.
-    "_Arg _Retval _Send _Recv _HostSend _HostRecv Const NoOp Shape ShapeN Size Rank Identity "
-    "Placeholder BroadcastGradientArgs Range Pack StridedSlice ExpandDims Cast".split()
+    ["_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv", "Const", "NoOp", "Shape", "ShapeN", "Size", "Rank", "Identity", "Placeholder", "BroadcastGradientArgs", "Range", "Pack", "StridedSlice", "ExpandDims", "Cast"]
 )
 
 

@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -48,7 +49,7 @@ def make_arena(parameters: int, dtype: str, ranks: int) -> Arena:
         descriptor = os.memfd_create("aner_nb")
     else:
         handle, path = tempfile.mkstemp()
-        os.unlink(path)
+        Path(path).unlink()
         descriptor = handle
     os.ftruncate(descriptor, size)
     return _map(descriptor, parameters, dtype, ranks)

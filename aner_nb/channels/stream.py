@@ -6,6 +6,7 @@ memory the payloads are empty, since both ends see the wire vector and the slot.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -76,7 +77,7 @@ class FrameStream:
 
     def send_array(self, array: NDArray[np.generic]) -> None:
         """Send the bytes of a C-contiguous array."""
-        payload = memoryview(array.reshape(-1).view(np.uint8))
+        payload = array.reshape(-1).view(np.uint8).data
         self.send(Header(Kind.ARRAY, self._run_id, payload_bytes=len(payload)), payload)
 
     def receive_header(self, timeout: float | None = None) -> Header:
@@ -109,7 +110,7 @@ class FrameStream:
         header = self.receive_header()
         if header.kind is not Kind.ARRAY:
             raise FrameError(f"{header.kind.name} came where an array was due.")
-        self.receive_payload(header, memoryview(array.reshape(-1).view(np.uint8)))
+        self.receive_payload(header, array.reshape(-1).view(np.uint8).data)
         return array
 
     def poll(self, into: memoryview) -> Header | None:
@@ -138,10 +139,8 @@ class FrameStream:
 
     def close(self) -> None:
         """Close the socket at once; both directions end."""
-        try:
+        with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._connection.close()
 
     def _document(self, header: Header) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -82,7 +83,7 @@ class StarCollective(AbstractCollective):
             rows=sum(part.rows for part in complete),
             loss_sum=sum(part.loss_sum for part in complete),
             parts=complete,
-            write_ns=tuple(after - before for before, after in zip(posted, posted[1:], strict=False)),
+            write_ns=tuple(after - before for before, after in itertools.pairwise(posted)),
             wait_ns=tuple(wait_ns),
         )
 

@@ -1,0 +1,102 @@
+"""What all widgets share: their front end's text, commands from the browser, and errors shown in the widget."""
+
+from __future__ import annotations
+
+import re
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import anywidget
+import numpy as np
+import traitlets
+
+from aner_nb.errors import AnerError
+
+Command = Callable[[Mapping[str, Any]], None]
+
+_IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
+
+
+def front_end(name: str) -> tuple[str, str]:
+    """Return a widget's module and style sheet, the modules that it imports put before it.
+
+    A browser loads a widget's module from a text and cannot resolve relative imports from there.
+    """
+    folder = _folder()
+    module = _module(folder, name, set())
+    style = "\n".join((folder / f"{part}.css").read_text("utf-8") for part in ("base", name))
+    return module, style
+
+
+def _folder() -> Path:
+    """Return where the front ends are: inside an installed package, or beside it in a checkout."""
+    here = Path(__file__).parents[1]
+    shipped = here / "static"
+    return shipped if (shipped / "base.css").exists() else here.parent / "widgets"
+
+
+def _module(folder: Path, name: str, known: set[str]) -> str:
+    known.add(name)
+    text = (folder / f"{name}.js").read_text("utf-8")
+    parts = [
+        _EXPORT.sub("", _module(folder, needed, known))
+        for needed in _IMPORT.findall(text)
+        if needed not in known
+    ]
+    return "\n".join([*parts, _IMPORT.sub("", text)])
+
+
+def sentence(error: BaseException) -> str:
+    """Return an error as it is shown to people."""
+    return str(error) if isinstance(error, AnerError) else f"{type(error).__name__}: {error}"
+
+
+class Panel(anywidget.AnyWidget):
+    """A widget in a frame that opens and closes, and shows what went wrong.
+
+    Callbacks may come on threads other than the main one, also two at a time: `lock` guards a widget's own state.
+    """
+
+    expanded = traitlets.Bool(True, help="Whether the frame is open.").tag(sync=True)
+    error = traitlets.Unicode("", help="What went wrong last; empty: nothing.").tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        self.lock = threading.RLock()
+        super().__init__(**traits)
+        self.on_msg(self._receive)
+
+    @abstractmethod
+    def commands(self) -> Mapping[str, Command]:
+        """Return what the browser may ask for, by name."""
+
+    def guarded(self, action: Callable[[], None]) -> None:
+        """Do something; an error is shown in the widget instead of being raised."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 -- shown
+            self.error = sentence(error)
+
+    def _receive(self, _widget: object, content: Any, _buffers: object) -> None:
+        def act() -> None:
+            command = self.commands().get(content.get("do") if isinstance(content, dict) else None)
+            if command is None:
+                raise AnerError(f"the browser asked for {content!r}, which is not known.")
+            command(content)
+
+        self.guarded(act)
+
+
+def coded(texts: Sequence[str]) -> tuple[list[str], bytes]:
+    """Return a column as its distinct texts, in order of appearance, and a uint32 code for each row."""
+    levels: dict[str, int] = {}
+    codes = [levels.setdefault(text, len(levels)) for text in texts]
+    return list(levels), np.asarray(codes, "<u4").tobytes()
+
+
+def one_line(text: str) -> str:
+    """Return text that fits into a list whose items are separated by line feeds and tabs."""
+    return " ".join(text.split())

@@ -1,0 +1,202 @@
+"""A study: charts and a table that share one selection, and downloads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import traitlets
+
+from aner_nb.errors import CaseError
+from aner_nb.still import MOST_CASES, Picture, Row, pictures, quality_text, rows_of, shown, study_html
+from aner_nb.study import Study
+from aner_nb.widgets.panel import Command, Panel, front_end, one_line
+
+_TYPES: Final = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "csv": "text/csv",
+    "json": "application/json",
+}
+_COLUMNS: Final = (
+    "case",
+    "ranks",
+    "native_fit_s",
+    "complete_command_s",
+    "test",
+    "largest_rank_mib",
+    "measured_trials",
+    "status",
+)
+
+
+class StudyView(Panel):
+    """Charts and table of a study.
+
+    A case that is selected in one chart, or in the table, stands out in all of them. Beyond `MOST_CASES` the charts
+    show the first cases, or those that are drawn on request.
+
+    Parameters
+    ----------
+    study
+        None: `show` one later.
+
+    Examples
+    --------
+    >>> view = StudyView()
+    >>> view.chosen
+    []
+    """
+
+    _esm, _css = front_end("study_view")
+
+    summary = traitlets.Dict(help="What the study is, in words.").tag(sync=True)
+    charts = traitlets.List(traitlets.Dict(), help="Charts as SVG.").tag(sync=True)
+    table = traitlets.Dict(help="One row a case.").tag(sync=True)
+    chosen = traitlets.List(traitlets.Unicode(), help="Names of the selected cases.").tag(sync=True)
+
+    def __init__(self, study: Study | None = None) -> None:
+        self.study: Study | None = None
+        self._rows: list[Row] = []
+        self._pictures: list[Picture] = []
+        super().__init__(summary={"head": "none yet", "words": "", "drawn": MOST_CASES})
+        if study is not None:
+            self.show(study)
+
+    def show(self, study: Study) -> None:
+        """Show a study in place of what is shown."""
+        with self.lock:
+            self.study = study
+            self._rows = rows_of(study)
+            names = {row.case.name for row in self._rows}
+            with self.hold_sync():
+                self.chosen = [name for name in self.chosen if name in names]
+                self.table = _table(self._rows)
+                self._draw([row.case.name for row in self._rows if row.trials][:MOST_CASES])
+
+    def draw(self, cases: Sequence[str]) -> None:
+        """Draw the charts of these cases.
+
+        Raises
+        ------
+        CaseError
+            If there are too many for one chart.
+        """
+        if not 0 < len(cases) <= MOST_CASES:
+            raise CaseError(
+                f"{len(cases)} cases cannot be told apart in one chart.", remedy=f"Select 1 to {MOST_CASES}."
+            )
+        with self.lock, self.hold_sync():
+            self.error = ""
+            self._draw(cases)
+
+    def commands(self) -> Mapping[str, Command]:
+        return {
+            "save": lambda content: self._save(content["file"], content.get("chart")),
+            "draw": lambda _content: self.draw(self.chosen),
+        }
+
+    def _draw(self, cases: Sequence[str]) -> None:
+        assert self.study is not None
+        self._pictures = pictures(self.study, cases)
+        self.charts = [
+            {"id": picture.id, "title": picture.title, "svg": picture.svg()} for picture in self._pictures
+        ]
+        trials = sum(row.trials for row in self._rows)
+        complete = "" if self.study.complete else "; not complete: run again to go on"
+        some = f"The charts show {len(cases)} of {len(self._rows)} cases." if len(cases) < len(self._rows) else ""
+        self.summary = {
+            "head": f"{self.study.suite.name}: {trials} measured trials of {len(self._rows)} cases{complete}",
+            "words": some,
+            "drawn": MOST_CASES,
+        }
+
+    def _save(self, file: str, chart: str | None) -> None:
+        content = self.file(file, chart)
+        name = f"{self.study.suite.name if self.study else 'study'}{f'-{chart}' if chart else ''}.{file}"
+        self.send({"do": "file", "name": name, "type": _TYPES[file]}, [content])
+
+    def file(self, file: str, chart: str | None = None) -> bytes:
+        """Return what a download holds.
+
+        Parameters
+        ----------
+        file : {"png", "svg", "csv", "json"}
+        chart
+            Which chart, for PNG and SVG.
+
+        Raises
+        ------
+        CaseError
+            If there is no such chart or kind of file.
+        """
+        if file == "csv":
+            return _csv(self._rows)
+        if file == "json":
+            return json.dumps([_record(row) for row in self._rows], indent=2).encode()
+        for picture in self._pictures:
+            if picture.id == chart and file in ("png", "svg"):
+                return picture.png() if file == "png" else picture.svg().encode()
+        raise CaseError(f"there is no {file!r} of {chart!r}.")
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**options)
+        if bundle is None or self.study is None:
+            return bundle
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return {**data, "text/html": study_html(self.study)}, metadata
+
+
+def _table(rows: Sequence[Row]) -> dict[str, Any]:
+    columns = [
+        ("Ranks", [row.ranks for row in rows], None),
+        ("Native fit, s", [shown(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
+        ("Complete, s", [shown(row.complete_command, 2) for row in rows], [row.complete_command for row in rows]),
+        ("Test", [quality_text(row) for row in rows], [row.test for row in rows]),
+        ("Memory, MiB", [shown(row.largest_rank, 0) for row in rows], [row.largest_rank for row in rows]),
+        ("Trials", [str(row.trials) for row in rows], [float(row.trials) for row in rows]),
+        ("State", [row.status for row in rows], None),
+    ]
+    return {
+        "names": "\n".join(one_line(row.case.name) for row in rows),
+        "columns": [
+            {
+                "title": title,
+                "texts": texts,
+                "numbers": b"" if numbers is None else _floats(numbers),
+                "right": numbers is not None,
+                "wide": title not in ("Native fit, s", "Test"),
+            }
+            for title, texts, numbers in columns
+        ],
+    }
+
+
+def _floats(values: Sequence[float | None]) -> bytes:
+    return np.asarray([np.nan if value is None else value for value in values], "<f4").tobytes()
+
+
+def _record(row: Row) -> dict[str, Any]:
+    values = (
+        row.case.name,
+        row.ranks,
+        row.native_fit,
+        row.complete_command,
+        row.test,
+        row.largest_rank,
+        row.trials,
+        row.status,
+    )
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    target = io.StringIO()
+    writer = csv.DictWriter(target, _COLUMNS)
+    writer.writeheader()
+    writer.writerows(_record(row) for row in rows)
+    return target.getvalue().encode()
