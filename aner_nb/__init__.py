@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from aner_nb.advisor import Advice as Advice
+    from aner_nb.advisor import advise as advise
     from aner_nb.case import Case as Case
     from aner_nb.case import Dense as Dense
     from aner_nb.case import Placement as Placement
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from aner_nb.data import teacher as teacher
     from aner_nb.durability import Durability as Durability
     from aner_nb.errors import AnerError as AnerError
+    from aner_nb.execution import run as run
     from aner_nb.fitting import DenseNetwork as DenseNetwork
     from aner_nb.fitting import Developed as Developed
     from aner_nb.fitting import Fitted as Fitted
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from aner_nb.suites import suite as suite
     from aner_nb.suites import suite_names as suite_names
     from aner_nb.trial import Trial as Trial
-    from aner_nb.trial import run as run
 
 _HOME: Final = {
     "Case": "case",
@@ -67,9 +69,11 @@ _HOME: Final = {
     "Suite": "suites",
     "suite": "suites",
     "suite_names": "suites",
+    "Advice": "advisor",
+    "advise": "advisor",
     "Durability": "durability",
     "Trial": "trial",
-    "run": "trial",
+    "run": "execution",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]

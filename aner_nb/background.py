@@ -9,11 +9,12 @@ from typing import Final, Literal
 
 from aner_nb.errors import AnerError, Cancelled, CaseError
 from aner_nb.events import Subscriber
+from aner_nb.execution import DEADLINE_SECONDS
 from aner_nb.progress import Progress, earlier, lanes_of
 from aner_nb.store import ResultsFolder
 from aner_nb.study import PlatformHost, Study, open_study, run_suite
 from aner_nb.suites import Suite, suite
-from aner_nb.trial import DEADLINE_SECONDS, Trial
+from aner_nb.trial import Trial
 
 State = Literal[
     "ready", "starting", "running", "pausing", "paused", "cancelling", "finished", "cancelled", "failed"

@@ -177,16 +177,21 @@ def rank_choices(count: int) -> list[tuple[int, ...]]:
 
 
 def break_even_rows(
-    costs: Sequence[RankCost], coordinator: CoordinatorCost, limit: int = 2**22
+    costs: Sequence[RankCost],
+    coordinator: CoordinatorCost,
+    *,
+    together: Sequence[RankCost] | None = None,
+    limit: int = 2**22,
 ) -> int | None:
     """Return the smallest batch from which the group of all ranks beats its fastest member alone.
 
-    None: not below `limit` rows. Found by doubling and bisection, since the advantage grows with the rows.
+    `costs` are the ranks' while the others idle, `together` while all compute; None: the same. The result is None
+    if it is not below `limit` rows. Found by doubling and bisection, since the advantage grows with the rows.
     """
     everyone = tuple(range(len(costs)))
 
     def pays(rows: int) -> bool:
-        group = predict(costs, coordinator, rows, everyone).update_s
+        group = predict(together or costs, coordinator, rows, everyone).update_s
         alone = min(predict(costs, coordinator, rows, (rank,)).update_s for rank in everyone)
         return group < alone
 

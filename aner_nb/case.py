@@ -21,6 +21,7 @@ Activation = Literal["linear", "relu", "tanh", "sigmoid"]
 Initialiser = Literal["glorot_uniform", "he_uniform", "zeros"]
 Loss = Literal["softmax_cross_entropy", "mean_squared_error"]
 ChannelChoice = Literal["auto", "shared_memory", "socket", "inline"]
+Balance = Literal["declared", "auto"]
 Staging = Literal["auto", "resident", "streamed"]
 
 BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
@@ -151,6 +152,8 @@ class Case:
     staging: Staging = dataclasses.field(default="auto", kw_only=True)
     """``resident``: a rank's rows stay on its device; ``streamed``: uploaded batch by batch; ``auto``: by size."""
     collective: Literal["star"] = dataclasses.field(default="star", kw_only=True)
+    balance: Balance = dataclasses.field(default="declared", kw_only=True)
+    """``declared``: the ranks' weights are taken as given; ``auto``: they are measured before the run."""
 
     def __post_init__(self) -> None:
         where = f"case {self.name!r}" if self.name else "case"
@@ -164,6 +167,7 @@ class Case:
         _check_choice(where, "dtype", self.dtype, get_args(Dtype))
         _check_choice(where, "channel", self.channel, get_args(ChannelChoice))
         _check_choice(where, "staging", self.staging, get_args(Staging))
+        _check_choice(where, "balance", self.balance, get_args(Balance))
         _check_choice(where, "collective", self.collective, ("star",))
         if self.loss is not None:
             _check_choice(where, "loss", self.loss, get_args(Loss))
@@ -226,6 +230,7 @@ class Case:
             "channel": self.channel,
             "staging": self.staging,
             "collective": self.collective,
+            "balance": self.balance,
         }
 
     @property
@@ -240,7 +245,7 @@ class Case:
         Cases with one work id train the same thing: only they are compared with each other.
         """
         record = self.to_record()
-        for field in ("name", "ranks", "channel", "collective", "staging"):
+        for field in ("name", "ranks", "channel", "collective", "staging", "balance"):
             del record[field]
         return hashlib.sha256(canonical_json(record)).hexdigest()
 

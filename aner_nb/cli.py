@@ -122,7 +122,8 @@ def lab() -> None:
 
 @app.callback(invoke_without_command=True)
 def _version(
-    *, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
         rich.print(f"aner-nb {__version__}")

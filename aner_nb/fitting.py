@@ -16,12 +16,13 @@ from aner_nb.collectives.base import AbstractCollective, Exchange
 from aner_nb.data import DataSpec
 from aner_nb.errors import CaseError
 from aner_nb.events import Subscriber
+from aner_nb.execution import Wrap, run
 from aner_nb.model import Evaluation, evaluate, forward, gradient_sum, operations
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
 from aner_nb.sources import fingerprint
-from aner_nb.trial import Trial, Wrap, run
+from aner_nb.trial import Trial
 from aner_nb.work import Work
 
 Ranks = Sequence[str | Placement | tuple[str | Placement, int]]

@@ -49,6 +49,8 @@ class RankSetup:
     targets_width: int
     """0: one number a row; else the columns of the targets."""
     resident: bool
+    blocks: tuple[tuple[int, int], ...]
+    """The blocks of its rows that will be asked for."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""
@@ -70,6 +72,7 @@ class RankSetup:
                 model["features"], tuple(Dense(**layer) for layer in model["layers"]), model["loss"]
             ),
             "plan": Plan(**dict(plan, weights=tuple(plan["weights"]))),
+            "blocks": tuple((int(start), int(stop)) for start, stop in record["blocks"]),
         }
         return cls(**values)
 
@@ -114,7 +117,7 @@ def open_gradient(setup: RankSetup, partition: Partition) -> AbstractGradientFun
         setup.model,
         partition,
         setup.placement,
-        blocks=setup.plan.blocks(setup.rank),
+        blocks=setup.blocks,
         resident=setup.resident,
     )
 

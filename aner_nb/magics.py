@@ -17,7 +17,9 @@ from aner_nb.errors import AnerError
 from aner_nb.suites import Suite, parse_suite
 from aner_nb.views import table
 
-_HELP: Final = "Write %aner doctor, %aner cluster [ADDRESS], or %%aner [--scheduler ADDRESS] [--out FOLDER] above YAML."
+_HELP: Final = (
+    "Write %aner doctor, %aner cluster [ADDRESS], or %%aner [--scheduler ADDRESS] [--out FOLDER] above YAML."
+)
 
 
 def register(shell: InteractiveShell) -> None:
@@ -54,7 +56,7 @@ def _cell(line: str, cell: str) -> Any:
 
 
 def _case(chosen: Suite, options: argparse.Namespace) -> Any:
-    from aner_nb.trial import run
+    from aner_nb.execution import run
 
     case = chosen.cases[0]
     if case.channel == "inline":
@@ -120,4 +122,3 @@ def _plain_errors() -> Iterator[None]:
         yield
     except AnerError as error:
         raise UsageError(str(error)) from None
-

@@ -56,6 +56,7 @@ class Clocks(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ]
     backend_start_ns: Annotated[int, _field("Slowest rank's import and device set-up.", "ns")]
     compile_ns: Annotated[int, _field("Slowest rank's placing of rows, tracing and first execution.", "ns")]
+    calibration_ns: Annotated[int, _field("Measuring the ranks to choose weights; before native fit.", "ns")]
     validation_ns: Annotated[int, _field("The epochs' validation, inside native fit.", "ns")]
     test_ns: Annotated[int, _field("The final test.", "ns")]
     shutdown_ns: Annotated[int, _field("Ending the ranks.", "ns")]
@@ -184,6 +185,16 @@ class Check(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     detail: Annotated[str, _field("The figures compared.")]
 
 
+class RankCostRecord(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a rank was measured to cost, all ranks computing: overhead plus rows times the cost of a row."""
+
+    placement: Annotated[str, _field("The rank's.")]
+    overhead_s: Annotated[float, _field("Of a request.", "s")]
+    row_s: Annotated[float, _field("Of a row.", "s")]
+    error_s: Annotated[float, _field("Root mean square of the fit's residuals.", "s")]
+    share: Annotated[int, _field("Rows of a full batch that it was given; 0: left out of the group.")]
+
+
 class RestartRecord(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ranks were lost and the training went on."""
 
@@ -211,6 +222,10 @@ class TrialReceipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reduction: Annotated[str, _field("Topology and order of summation.")] = ""
     tail_rule: Annotated[str, _field("Who takes the rows that the weights don't divide.")] = ""
     resumed_from: Annotated[int, _field("Updates that a checkpoint had already; 0: none was used.")] = 0
+    calibration: Annotated[
+        tuple[RankCostRecord, ...],
+        _field("What the weights were chosen from; empty where they were declared."),
+    ] = ()
     restarts: Annotated[
         tuple[RestartRecord, ...],
         _field("Losses after which the training went on; such a trial is not measured."),

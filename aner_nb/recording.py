@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aner_nb.balance import best_shares
+from aner_nb.calibration import Calibration
 from aner_nb.coordinator import CHANNEL_PHASES, COORDINATOR_PHASES, Record
 from aner_nb.errors import AnerError, BackendUnavailable, Cancelled
 from aner_nb.machine import noise_sample
@@ -19,6 +21,7 @@ from aner_nb.receipts import (
     NoiseRecord,
     PhaseSummary,
     ProofRecord,
+    RankCostRecord,
     RankRecord,
     Status,
 )
@@ -49,6 +52,21 @@ def epoch_records(record: Record, updates_per_epoch: int) -> tuple[EpochRecord, 
             train_loss=float(record.loss[event.update - updates_per_epoch : event.update].mean()),
         )
         for event in record.validation
+    )
+
+
+def cost_records(calibration: Calibration) -> tuple[RankCostRecord, ...]:
+    """Return what the ranks cost, with the shares of a batch that follow from it."""
+    shares = best_shares(calibration.together, calibration.rows)
+    return tuple(
+        RankCostRecord(
+            placement=placement,
+            overhead_s=cost.overhead_s,
+            row_s=cost.row_s,
+            error_s=cost.error_s,
+            share=share,
+        )
+        for placement, cost, share in zip(calibration.placements, calibration.together, shares, strict=True)
     )
 
 

@@ -149,7 +149,9 @@ def study_html(study: Study) -> str:
     charts = pictures(study, [row.case.name for row in rows if row.trials][:MOST_CASES])
     figures = "".join(_figure(picture) for picture in charts)
     passed = sum(row.trials for row in rows)
-    note = f"{passed} measured trials of {len(rows)} cases; medians" + ("" if study.complete else "; not complete")
+    note = f"{passed} measured trials of {len(rows)} cases; medians" + (
+        "" if study.complete else "; not complete"
+    )
     lines = [
         (
             row.case.name,
@@ -158,7 +160,7 @@ def study_html(study: Study) -> str:
             shown(row.complete_command, 2),
             quality_text(row),
             shown(row.largest_rank, 0),
-            row.trials if row.trials else row.status,
+            row.trials or row.status,
         )
         for row in rows
     ]

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 from aner_nb.case import Case
 from aner_nb.errors import AnerError
 from aner_nb.events import Subscriber, SuiteStarted
+from aner_nb.execution import DEADLINE_SECONDS, run
 from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
 from aner_nb.store import ResultsFolder, StoreError
 from aner_nb.suites import Slot, Suite, suite
-from aner_nb.trial import DEADLINE_SECONDS, Trial, run
+from aner_nb.trial import Trial
 
 
 class PlatformHost(RankHost, Protocol):

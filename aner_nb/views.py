@@ -63,7 +63,10 @@ def case_html(case: Any) -> str:
         for rank, (placement, weight) in enumerate(zip(case.placements, case.weights, strict=True))
     ]
     return _whole(
-        case.name, "group" if case.is_group else "standalone", _facts(pairs), table(("rank", "placement", "weight"), ranks)
+        case.name,
+        "group" if case.is_group else "standalone",
+        _facts(pairs),
+        table(("rank", "placement", "weight"), ranks),
     )
 
 
@@ -75,7 +78,12 @@ def plan_html(plan: Any) -> str:
         (rank, weight, f"{len(plan.partition(rank)):,}", f"{weight / sum(plan.weights):.1%} of {full:,}")
         for rank, weight in enumerate(plan.weights)
     ]
-    return _whole("Plan", "", f"<p>{text(first)}</p>", table(("rank", "weight", "rows held", "share of a batch"), shares))
+    return _whole(
+        "Plan",
+        "",
+        f"<p>{text(first)}</p>",
+        table(("rank", "weight", "rows held", "share of a batch"), shares),
+    )
 
 
 def cluster_html(cluster: Any) -> str:
@@ -96,7 +104,11 @@ def cluster_html(cluster: Any) -> str:
             )
         )
     head = ("platform", "processor", "cores", "memory", "placements", "TensorFlow", "configuration")
-    return _whole("Cluster", f"{len(cluster.platforms)} platform(s), {len(cluster.offers)} placement(s)", table(head, rows))
+    return _whole(
+        "Cluster",
+        f"{len(cluster.platforms)} platform(s), {len(cluster.offers)} placement(s)",
+        table(head, rows),
+    )
 
 
 def trial_html(trial: Any) -> str:
@@ -129,7 +141,9 @@ def _outcome(receipt: Any) -> list[tuple[str, object]]:
             pairs.append(("test accuracy", f"{receipt.test.accuracy:.2%}"))
     if receipt.counts is not None:
         counts = receipt.counts
-        pairs.append(("updates", f"{counts.updates:,} over {counts.rows:,} rows; {counts.parameters:,} parameters"))
+        pairs.append(
+            ("updates", f"{counts.updates:,} over {counts.rows:,} rows; {counts.parameters:,} parameters")
+        )
     if receipt.fingerprints is not None:
         pairs.append(("final parameters", receipt.fingerprints.final_parameters[:16]))
     return pairs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aner_nb.backends.base import Partition
-from aner_nb.case import Case
+from aner_nb.case import Case, Placement
 from aner_nb.data import PreparedData, Split, load, prepare, split
 from aner_nb.host import RankSetup
 from aner_nb.model import Model, make_model
@@ -52,9 +52,9 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
     return work, {"source_ns": loaded - began, "preprocess_ns": done - loaded}
 
 
-def narrowed(work: Work, ranks: Sequence[int]) -> Work:
-    """Return the same work over some of its ranks; batches, rows and their order stay as they were."""
-    case = dataclasses.replace(work.case, ranks=[work.case.ranks[rank] for rank in ranks])
+def with_ranks(work: Work, ranks: Sequence[tuple[Placement, int]]) -> Work:
+    """Return the same work over other ranks; batches, rows and their order stay as they were."""
+    case = dataclasses.replace(work.case, ranks=list(ranks))
     plan = make_plan(case, work.plan.train_rows)
     return dataclasses.replace(work, case=case, plan=plan, partitions=_partitions(work.data, plan))
 
@@ -81,6 +81,7 @@ def make_setups(work: Work) -> list[RankSetup]:
                 targets_dtype=targets.dtype.name,
                 targets_width=targets.shape[1] if targets.ndim == 2 else 0,
                 resident=staging(work.case, partition) == "resident",
+                blocks=tuple(work.plan.blocks(rank)),
             )
         )
     return setups
