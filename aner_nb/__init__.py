@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from aner_nb.suites import suite as suite
     from aner_nb.suites import suite_names as suite_names
     from aner_nb.trial import Trial as Trial
+    from aner_nb.widgets import CasePicker as CasePicker
+    from aner_nb.widgets import ClusterPanel as ClusterPanel
+    from aner_nb.widgets import RunMonitor as RunMonitor
+    from aner_nb.widgets import StudyView as StudyView
+    from aner_nb.widgets import app as app
 
 _HOME: Final = {
     "Case": "case",
@@ -74,6 +79,11 @@ _HOME: Final = {
     "Durability": "durability",
     "Trial": "trial",
     "run": "execution",
+    "CasePicker": "widgets",
+    "ClusterPanel": "widgets",
+    "RunMonitor": "widgets",
+    "StudyView": "widgets",
+    "app": "widgets",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
@@ -87,3 +97,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Bring ``%aner`` and ``%%aner`` to IPython; called by ``%load_ext aner_nb``."""
+    from aner_nb.magics import register
+
+    register(shell)

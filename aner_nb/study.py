@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from aner_nb.analysis import StudySummary, summarise
 from aner_nb.case import Case
 from aner_nb.errors import AnerError
 from aner_nb.events import Subscriber, SuiteStarted
@@ -42,6 +46,16 @@ class Study:
         from aner_nb.views import study_html
 
         return study_html(self)
+
+    def summary(self) -> StudySummary:
+        """Return medians, baselines, ratios, agreement and warnings of all cases."""
+        vectors: dict[tuple[str, int], NDArray[np.float64]] = {}
+        for receipt in self.receipts:
+            if receipt.role == "measured" and receipt.status == "passed":
+                vector = self.folder.vector(receipt)
+                if vector is not None:
+                    vectors[receipt.case_name, receipt.repetition] = vector
+        return summarise(self.receipts, [case.name for case in self.suite.cases], vectors)
 
     def measured(self, case: Case) -> tuple[TrialReceipt, ...]:
         """Return the passed measured trials of a case, by repetition."""
