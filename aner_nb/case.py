@@ -236,7 +236,7 @@ class Case:
     @property
     def contract_id(self) -> str:
         """SHA-256 over the canonical JSON of the case, hexadecimal."""
-        return hashlib.sha256(canonical_json(self.to_record())).hexdigest()
+        return contract_id_of(self.to_record())
 
     @property
     def work_id(self) -> str:
@@ -244,10 +244,19 @@ class Case:
 
         Cases with one work id train the same thing: only they are compared with each other.
         """
-        record = self.to_record()
-        for field in ("name", "ranks", "channel", "collective", "staging", "balance"):
-            del record[field]
-        return hashlib.sha256(canonical_json(record)).hexdigest()
+        return work_id_of(self.to_record())
+
+
+def contract_id_of(record: Mapping[str, Any]) -> str:
+    """Return the contract id of a case's record."""
+    return hashlib.sha256(canonical_json(record)).hexdigest()
+
+
+def work_id_of(record: Mapping[str, Any]) -> str:
+    """Return the work id of a case's record."""
+    left_out = ("name", "ranks", "channel", "collective", "staging", "balance")
+    kept = {field: value for field, value in record.items() if field not in left_out}
+    return hashlib.sha256(canonical_json(kept)).hexdigest()
 
 
 def case_from_record(record: Mapping[str, Any], where: str = "case") -> Case:

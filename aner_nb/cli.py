@@ -66,12 +66,41 @@ def run(
     chosen = suite(what)
     with _cluster(scheduler) as cluster, _Watching() as watching:
         study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
+    study.publish()
     _console.print(study_text_table(study))
+    _console.print(f"public bundle: {out / 'public' / 'report.html'}")
     failed = [receipt for receipt in study.receipts if receipt.status == "failed"]
     if not study.complete:
         _errors.print(
             f"[bold]not complete[/]: {len(failed)} trial(s) failed; run the same command to try them again."
         )
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the bundle goes; DIR/public otherwise.")
+    ] = None,
+) -> None:
+    """Write the public bundle of a results folder anew."""
+    from aner_nb.study import open_study
+
+    _console.print(str(open_study(folder).publish(out)))
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Public bundle, or the results folder.")],
+) -> None:
+    """Check a public bundle; recomputes everything and trusts nothing."""
+    from aner_nb.verification import describe_findings
+    from aner_nb.verification import verify as verify_bundle
+
+    findings = verify_bundle(folder)
+    typer.echo(describe_findings(findings))
+    if findings:
         raise typer.Exit(1)
 
 

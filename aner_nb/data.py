@@ -27,14 +27,14 @@ from aner_nb.sources import (
     fingerprint,
     first_not_finite,
 )
-from aner_nb.user_arrays import Arrays
+from aner_nb.user_arrays import Arrays, KeptArrays
 
 PARTS: Final = ("train", "validation", "test")
 _BLOCK_ROWS: Final = 256
 """Rows that are summed or transformed at a time. Part of the declared order of summation: do not change."""
 
 
-DataSpec = Iris | Digits | Teacher | Arrays
+DataSpec = Iris | Digits | Teacher | Arrays | KeptArrays
 
 
 def iris() -> Iris:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import os
 import platform
 import time
@@ -104,6 +105,7 @@ def run(
     CaseError
         If the case is wrong; nothing was started.
     """
+    gc.collect()  # what the trial before left behind is not this one's memory, nor its pause
     trial = _TrialRun(case, role, repetition, round_number, position, stop, durability)
     emitter = Emitter(subscribers)
     with emitter.delivering():

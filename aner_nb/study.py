@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.analysis import StudySummary, summarise
-from aner_nb.case import Case
+from aner_nb.case import Case, canonical_json, case_from_record
 from aner_nb.errors import AnerError
 from aner_nb.events import Subscriber, SuiteStarted
 from aner_nb.execution import DEADLINE_SECONDS, run
@@ -21,6 +22,7 @@ from aner_nb.receipts import TrialReceipt
 from aner_nb.store import ResultsFolder, StoreError
 from aner_nb.suites import Slot, Suite, suite
 from aner_nb.trial import Trial
+from aner_nb.user_arrays import KeptArrays
 
 
 class PlatformHost(RankHost, Protocol):
@@ -56,6 +58,24 @@ class Study:
                 if vector is not None:
                     vectors[receipt.case_name, receipt.repetition] = vector
         return summarise(self.receipts, [case.name for case in self.suite.cases], vectors)
+
+    def publish(self, target: str | Path | None = None) -> Path:
+        """Write the public bundle and return its folder; None: ``public`` in the results folder.
+
+        Raises
+        ------
+        BundleError
+            If a trial ran on an emulated device.
+        """
+        from aner_nb.bundle import write_bundle
+
+        return write_bundle(
+            Path(target) if target is not None else self.folder.path / "public",
+            summary=self.summary(),
+            receipts=self.receipts,
+            configurations=self.folder.document("configurations") or {},
+            suite=self.suite.to_record(),
+        )
 
     def measured(self, case: Case) -> tuple[TrialReceipt, ...]:
         """Return the passed measured trials of a case, by repetition."""
@@ -138,11 +158,17 @@ def open_study(path: str | Path) -> Study:
 
 def suite_from_record(record: Any) -> Suite:
     """Read back what `Suite.to_record` wrote, without the data of private arrays."""
-    from aner_nb.case import case_from_record
-
     values: dict[str, Any] = dict(record, placements=tuple(record["placements"]))
-    values["cases"] = tuple(case_from_record(case) for case in record["cases"])
+    values["cases"] = tuple(_case_of(case) for case in record["cases"])
     return Suite(**values)
+
+
+def _case_of(record: dict[str, Any]) -> Case:
+    """Read a case back; of private arrays only the description was kept."""
+    if record["data"]["source"] != "arrays":
+        return case_from_record(record)
+    kept = KeptArrays(canonical_json(record["data"]).decode())
+    return dataclasses.replace(case_from_record({**record, "data": "iris"}), data=kept)
 
 
 def _missing(chosen: Suite, folder: ResultsFolder) -> list[Slot]:

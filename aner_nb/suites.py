@@ -74,8 +74,7 @@ class Suite:
         slots: list[Slot] = []
         for role, repetition in rounds:
             number = 0 if role == "warm_up" else repetition
-            order = permutation(self.seed, f"{role} {repetition}", len(self.cases)).tolist()
-            for position, index in enumerate(order):
+            for position, index in enumerate(round_order(self.seed, role, repetition, len(self.cases))):
                 slots.append(Slot(self.cases[index], role, repetition, number, position))
         return tuple(slots)
 
@@ -90,6 +89,11 @@ class Suite:
             "seed": self.seed,
             "cases": [case.to_record() for case in self.cases],
         }
+
+
+def round_order(seed: int, role: Role, repetition: int, case_count: int) -> list[int]:
+    """Return the order in which a round runs the cases, as their indices in the suite."""
+    return permutation(seed, f"{role} {repetition}", case_count).tolist()
 
 
 def suite_names() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -165,3 +166,29 @@ def _class_count(targets: NDArray[Any], names: tuple[str, ...]) -> int:
     if count < 2:
         raise CaseError("all rows have the one label 0.", where=where, remedy="Give two classes or more.")
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class KeptArrays:
+    """Arrays of which only the description was kept: of a study that is opened again."""
+
+    description: str
+    """Canonical JSON of what `Arrays.to_record` gave."""
+
+    def to_record(self) -> Record:
+        """Return the description."""
+        return json.loads(self.description)
+
+    def load(self) -> Source:
+        """Refuse: the numbers are not there.
+
+        Raises
+        ------
+        CaseError
+            Always.
+        """
+        raise CaseError(
+            "results keep the fingerprint of your arrays, not the arrays.",
+            where="data",
+            remedy="Build the case again from the arrays to run it.",
+        )

@@ -53,8 +53,8 @@ class App(ipywidgets.VBox):
         self.monitor.out = str(out) if out is not None else self._default_out()
         super().__init__([self.cluster_panel, self.picker, self.monitor, self.results])
         self.picker.observe(self._picked, ["selected", "rows"])
-        self.cluster_panel.observe(self._cluster_changed, "cluster")
-        self.monitor.observe(self._out_changed, "out")
+        self.cluster_panel.observe(self._on_cluster, "cluster")
+        self.monitor.observe(self._on_out, "out")
         self.monitor.on_end(self._ended)
         self._picked()
         threading.Thread(target=self._show_earlier, name="aner-earlier", daemon=True).start()
@@ -116,16 +116,16 @@ class App(ipywidgets.VBox):
 
     @contextlib.contextmanager
     def _quietly(self) -> Any:
-        self.monitor.unobserve(self._out_changed, "out")
+        self.monitor.unobserve(self._on_out, "out")
         try:
             yield
         finally:
-            self.monitor.observe(self._out_changed, "out")
+            self.monitor.observe(self._on_out, "out")
 
-    def _out_changed(self, _change: object) -> None:
+    def _on_out(self, _change: object) -> None:
         self._follows = False
 
-    def _cluster_changed(self, change: Mapping[str, Any]) -> None:
+    def _on_cluster(self, change: Mapping[str, Any]) -> None:
         cluster = change["new"]
         self.picker.offered(None if cluster is None else cluster.offers)
         self.cluster_panel.running(self.run is not None and self.run.active)
@@ -168,8 +168,9 @@ def placements_for(suite: Suite) -> tuple[str, ...]:
     """Return what a local cluster must offer so that every case can run that could run on this machine."""
     needed = list(suite.placements)
     for case in suite.cases:
-        here = [placement for placement in case.placements if not placement.platform]
-        if len(here) < len(case.placements) or case.channel == "inline":
+        here = case.placements
+        local = all(one.backend in ("cpu", "numpy") and not one.platform for one in here)
+        if not local or case.channel == "inline":
             continue
         try:
             match_offers(here, _offers(needed))

@@ -76,7 +76,7 @@ class CasePicker(Panel):
         self._cases: list[Case] = []
         super().__init__(preset=first.name, presets=list(self._suites))
         self._show(first)
-        self.observe(self._preset_changed, "preset")
+        self.observe(self._turn_to, "preset")
 
     def _add(self, one: Suite) -> None:
         self._suites[one.name] = one
@@ -114,7 +114,7 @@ class CasePicker(Panel):
     def commands(self) -> Mapping[str, Command]:
         return {"describe": lambda content: self._describe(content["row"]), "edit": self._edit}
 
-    def _preset_changed(self, change: Mapping[str, Any]) -> None:
+    def _turn_to(self, change: Mapping[str, Any]) -> None:
         def show() -> None:
             name = change["new"]
             known = self._suites.get(name)

@@ -1,0 +1,151 @@
+"""The public bundle: what is published of a study, and nothing else.
+
+Everything goes through `public_view`, which lets only declared fields pass. Machine facts pass an allow-list of their
+own. A case is published whole, since its contract id is computed from it; a person's own data appears in it as shape,
+type and digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from aner_nb.analysis import StudySummary
+from aner_nb.case import canonical_json
+from aner_nb.charts import study_charts, svg_png
+from aner_nb.errors import AnerError
+from aner_nb.facts import public_view
+from aner_nb.receipts import TrialReceipt
+from aner_nb.report import render_report
+
+CHECKSUMS: Final = "SHA256SUMS"
+
+_CAPACITY: Final = ("system", "machine", "processor", "cores", "usable_cores", "memory_gib")
+_GPU: Final = ("model", "memory_gib", "driver", "compute_capability")
+_OPAQUE: Final = re.compile(r"[A-Z][a-z]+-\d{2,}")
+
+
+class BundleError(AnerError):
+    """A study cannot be published as it is."""
+
+    kind = "bundle_error"
+
+
+def write_bundle(
+    target: Path,
+    *,
+    summary: StudySummary,
+    receipts: Sequence[TrialReceipt],
+    configurations: Mapping[str, Any],
+    suite: Mapping[str, Any],
+) -> Path:
+    """Write the public bundle of a study to the folder `target`; an older one is replaced when this is complete.
+
+    Parameters
+    ----------
+    configurations
+        Configuration id to platform and capacity facts, as the results folder keeps them.
+    suite
+        The suite's record: cases, seeds, counts.
+
+    Raises
+    ------
+    BundleError
+        If a trial ran on an emulated device, or a machine's name is not an opaque one.
+    """
+    _refuse(receipts, configurations)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=target.parent))
+    try:
+        _write_files(fresh, summary, receipts, configurations, suite)
+        fresh.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        fresh.rename(target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return target
+
+
+def _refuse(receipts: Sequence[TrialReceipt], configurations: Mapping[str, Any]) -> None:
+    for receipt in receipts:
+        if any(rank.proof.emulated for rank in receipt.ranks):
+            raise BundleError(
+                "a trial ran on an emulated device.",
+                where=receipt.case_name,
+                remedy="Emulated results are for tests: publish a study without them.",
+            )
+    for facts in configurations.values():
+        if not _OPAQUE.fullmatch(str(facts["platform"])):
+            raise BundleError(
+                f"{facts['platform']!r} is not an opaque machine name.",
+                remedy="Name machines like Atlas-01 in the inventory.",
+            )
+
+
+def _write_files(
+    folder: Path,
+    summary: StudySummary,
+    receipts: Sequence[TrialReceipt],
+    configurations: Mapping[str, Any],
+    suite: Mapping[str, Any],
+) -> None:
+    public_configurations = public_configuration(configurations)
+    public_suite = public_suite_record(suite)
+    ordered = sorted(receipts, key=lambda receipt: (receipt.round, receipt.position, receipt.case_name))
+    measured = [receipt for receipt in ordered if receipt.role == "measured"]
+    warm_ups = [receipt for receipt in ordered if receipt.role == "warm_up"]
+    (folder / "trials.jsonl").write_bytes(_lines(measured))
+    (folder / "warmups.jsonl").write_bytes(_lines(warm_ups))
+    (folder / "summaries.json").write_bytes(_document(public_view(summary)))
+    (folder / "configurations.json").write_bytes(_document(public_configurations))
+    (folder / "suite.json").write_bytes(_document(public_suite))
+    charts = study_charts(summary, measured)
+    (folder / "charts").mkdir()
+    for name, svg in charts.items():
+        (folder / "charts" / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (folder / "charts" / f"{name}.png").write_bytes(svg_png(svg))
+    report = render_report(summary, charts, public_configurations, public_suite)
+    (folder / "report.html").write_text(report, encoding="utf-8")
+    written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in written]
+    (folder / CHECKSUMS).write_text("\n".join(sums) + "\n")
+
+
+def public_configuration(configurations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each configuration's platform and its capacity facts that may be published."""
+    return {
+        identity: {
+            "platform": facts["platform"],
+            "capacity": {
+                **{name: facts["capacity"][name] for name in _CAPACITY},
+                "gpus": [{name: gpu[name] for name in _GPU} for gpu in facts["capacity"]["gpus"]],
+                "packages": dict(facts["capacity"]["packages"]),
+            },
+        }
+        for identity, facts in sorted(configurations.items())
+    }
+
+
+def public_suite_record(suite: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the suite's record: names, counts, seed and cases."""
+    kept = ("name", "description", "placements", "warm_ups", "repetitions", "seed")
+    return {
+        **{name: suite[name] for name in kept},
+        "cases": [dict(case) for case in suite["cases"]],
+    }
+
+
+def _lines(receipts: Sequence[TrialReceipt]) -> bytes:
+    return b"".join(canonical_json(public_view(receipt)) + b"\n" for receipt in receipts)
+
+
+def _document(value: object) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"

@@ -1,0 +1,212 @@
+"""Checking published trials one by one, and against the suite that they belong to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aner_nb.case import contract_id_of, work_id_of
+from aner_nb.plan import TAIL_RULE, Plan, shard_rows
+from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
+from aner_nb.suites import round_order
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong."""
+
+    file: str
+    """File, and line for a trial."""
+    field: str
+    """Field or record; empty: the file as a whole."""
+    what: str
+
+    def __str__(self) -> str:
+        place = f"{self.file} {self.field}".rstrip()
+        return f"{place}: {self.what}"
+
+
+def receipt_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
+    """Yield what is wrong with a trial by itself."""
+    if receipt.schema_version != SCHEMA_VERSION:
+        yield Finding(where, "schema_version", f"is {receipt.schema_version}, not {SCHEMA_VERSION}")
+    if receipt.case.get("name") != receipt.case_name:
+        yield Finding(where, "case_name", "is not the name in the case")
+    if contract_id_of(receipt.case) != receipt.contract_id:
+        yield Finding(where, "contract_id", "is not the id of the case")
+    if work_id_of(receipt.case) != receipt.work_id:
+        yield Finding(where, "work_id", "is not the id of the work")
+    if receipt.status == "passed":
+        yield from _passed_findings(where, receipt)
+    elif receipt.failure is None:
+        yield Finding(where, "failure", f"is missing for a trial that {receipt.status}")
+
+
+def _passed_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
+    missing = [
+        name
+        for name in ("clocks", "counts", "fingerprints", "test", "noise", "coordinator_rss_high_water_bytes")
+        if getattr(receipt, name) is None
+    ]
+    if missing or receipt.failure is not None:
+        yield Finding(where, missing[0] if missing else "failure", "does not fit a trial that passed")
+        return
+    if not receipt.checks or not all(check.passed for check in receipt.checks):
+        yield Finding(where, "checks", "did not all pass")
+    yield from _count_findings(where, receipt)
+    yield from _clock_findings(where, receipt)
+    yield from _fingerprint_findings(where, receipt)
+    for index, rank in enumerate(receipt.ranks):
+        here = f"ranks[{index}]"
+        if rank.proof.produced_on != (rank.proof.requested,):
+            yield Finding(where, f"{here}.proof", "shows gradients from another device than requested")
+        if rank.proof.emulated:
+            yield Finding(where, f"{here}.proof.emulated", "is not for publication")
+        if rank.trace_count != 1:
+            yield Finding(where, f"{here}.trace_count", f"is {rank.trace_count}, not 1")
+        if rank.memory.process_vram_bytes is None and not rank.memory.process_vram_reason:
+            yield Finding(where, f"{here}.memory.process_vram_bytes", "has neither a figure nor a reason")
+    sizes = [rank.memory.worker_rss_high_water_bytes for rank in receipt.ranks]
+    if receipt.largest_rank is None or sizes[receipt.largest_rank : receipt.largest_rank + 1] != [max(sizes)]:
+        yield Finding(where, "largest_rank", "is not the rank with the largest memory")
+
+
+def _plan_of(receipt: TrialReceipt) -> Plan:
+    assert receipt.counts is not None
+    rows = receipt.counts.train_rows
+    weights = tuple(rank.weight for rank in receipt.ranks)
+    case = receipt.case
+    return Plan(rows, min(int(case["batch"]), rows), int(case["epochs"]), int(case["seed"]), weights)
+
+
+def _count_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
+    counts = receipt.counts
+    assert counts is not None
+    plan = _plan_of(receipt)
+    right = {
+        "batches": plan.batch_count,
+        "planned_updates": plan.update_count,
+        "planned_rows": plan.row_count,
+    }
+    if not receipt.resumed_from:
+        right |= {"updates": plan.update_count, "rows": plan.row_count}
+    for name, value in right.items():
+        if getattr(counts, name) != value:
+            yield Finding(where, f"counts.{name}", f"is {getattr(counts, name)}; the plan has {value}")
+    if sum(rank.rows for rank in receipt.ranks) != counts.rows:
+        yield Finding(where, "ranks.rows", f"do not add up to counts.rows ({counts.rows})")
+    if not (receipt.resumed_from or receipt.restarts):
+        for index, expected in enumerate(_rank_rows(plan)):
+            if receipt.ranks[index].rows != expected:
+                yield Finding(where, f"ranks[{index}].rows", f"is not {expected}, its share by the weights")
+    declared = [weight for _, weight in receipt.case["ranks"]]
+    adjusted = receipt.calibration or receipt.restarts
+    if not adjusted and [rank.weight for rank in receipt.ranks] != declared:
+        yield Finding(where, "ranks.weight", "are not the case's weights")
+    epochs = plan.epochs - receipt.resumed_from // plan.batch_count
+    if [record.epoch for record in receipt.validation] != list(range(plan.epochs - epochs, plan.epochs)):
+        yield Finding(where, "validation", f"does not have one record for each of {epochs} epochs")
+    for record in receipt.validation:
+        if record.update != (record.epoch + 1) * plan.batch_count:
+            yield Finding(where, "validation.update", "is not the end of its epoch")
+    if receipt.tail_rule != TAIL_RULE:
+        yield Finding(where, "tail_rule", "is not the declared rule")
+
+
+def _rank_rows(plan: Plan) -> list[int]:
+    totals = [0] * len(plan.weights)
+    for batch in range(plan.batch_count):
+        for rank, rows in enumerate(shard_rows(plan.batch_rows(batch), plan.weights)):
+            totals[rank] += rows * plan.epochs
+    return totals
+
+
+def _clock_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
+    clocks = receipt.clocks
+    assert clocks is not None
+    if min(getattr(clocks, name) for name in clocks.__struct_fields__) < 0 or clocks.native_fit_ns == 0:
+        yield Finding(where, "clocks", "has a duration that cannot be")
+    parts = (
+        clocks.native_fit_ns
+        + clocks.source_ns
+        + clocks.preprocess_ns
+        + clocks.placement_ns
+        + clocks.test_ns
+        + clocks.shutdown_ns
+    )
+    if parts > clocks.complete_command_ns:
+        yield Finding(where, "clocks.complete_command_ns", "is less than the sum of its parts")
+    if clocks.validation_ns > clocks.native_fit_ns:
+        yield Finding(where, "clocks.validation_ns", "is more than native fit, of which it is a part")
+    total = receipt.coordinator_phases.get("total")
+    if total is None or total.total_ns + clocks.validation_ns > clocks.native_fit_ns * 1.001:
+        yield Finding(where, "coordinator_phases.total", "is missing or more than native fit")
+
+
+def _fingerprint_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
+    prints = receipt.fingerprints
+    assert prints is not None
+    names = ("source", "train", "validation", "test", "plan", "initial_parameters", "final_parameters")
+    values = {name: getattr(prints, name) for name in names}
+    values |= {f"partitions[{index}]": value for index, value in enumerate(prints.partitions)}
+    for name, value in values.items():
+        if not _DIGEST.fullmatch(value):
+            yield Finding(where, f"fingerprints.{name}", "is not a SHA-256 digest")
+    if len(prints.partitions) != len(receipt.ranks):
+        yield Finding(where, "fingerprints.partitions", "are not one for each rank")
+    if prints.plan != _plan_of(receipt).plan_id:
+        yield Finding(where, "fingerprints.plan", "is not the id of the plan")
+
+
+def suite_findings(suite: Mapping[str, Any], trials: Sequence[tuple[str, TrialReceipt]]) -> Iterator[Finding]:
+    """Yield what does not fit together: suite, schedule, and trials of one work."""
+    try:
+        contracts = {str(case["name"]): contract_id_of(case) for case in suite["cases"]}
+        places = _schedule(suite)
+    except (KeyError, TypeError, ValueError) as error:
+        yield Finding("suite.json", "", f"is not a suite: {error}")
+        return
+    seen: dict[tuple[str, str, int], str] = {}
+    for where, receipt in trials:
+        name = receipt.case_name
+        key = (name, receipt.role, receipt.repetition)
+        if contracts.get(name) != receipt.contract_id:
+            yield Finding(where, "contract_id", "is not that of the suite's case")
+        if places.get(key) != (receipt.round, receipt.position):
+            yield Finding(where, "round", "and position are not those of the suite's seeded schedule")
+        if receipt.status == "passed":
+            if key in seen:
+                yield Finding(where, "repetition", f"was passed twice, also in {seen[key]}")
+            seen[key] = where
+    idle = {receipt.case_name for _, receipt in trials if receipt.status == "not_run"}
+    for key in sorted(set(places) - set(seen)):
+        if key[0] not in idle:
+            yield Finding("suite.json", key[0], f"has no passed {key[1]} trial {key[2]}")
+    yield from _work_findings(trials)
+
+
+def _schedule(suite: Mapping[str, Any]) -> dict[tuple[str, str, int], tuple[int, int]]:
+    names = [str(case["name"]) for case in suite["cases"]]
+    places: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for role, count in (("warm_up", int(suite["warm_ups"])), ("measured", int(suite["repetitions"]))):
+        for repetition in range(1, count + 1):
+            order = round_order(int(suite["seed"]), role, repetition, len(names))  # type: ignore[arg-type]
+            for position, index in enumerate(order):
+                places[names[index], role, repetition] = (0 if role == "warm_up" else repetition, position)
+    return places
+
+
+def _work_findings(trials: Sequence[tuple[str, TrialReceipt]]) -> Iterator[Finding]:
+    """All trials of one work start from the same data and parameters."""
+    first: dict[tuple[str, str], str] = {}
+    for where, receipt in trials:
+        if receipt.fingerprints is None:
+            continue
+        for name in ("source", "train", "validation", "test", "initial_parameters"):
+            value = getattr(receipt.fingerprints, name)
+            if first.setdefault((receipt.work_id, name), value) != value:
+                yield Finding(where, f"fingerprints.{name}", "differs from other trials of the same work")
