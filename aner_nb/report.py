@@ -161,11 +161,7 @@ def _table(summary: StudySummary) -> str:
 
 
 def _table_row(case: CaseSummary) -> str:
-    if len(set(case.weights)) > 1:
-        pairs = zip(case.placements, case.weights, strict=True)
-        ranks = " + ".join(f"{placement} ×{weight}" for placement, weight in pairs)
-    else:
-        ranks = " + ".join(case.placements)
+    ranks = _ranks(case)
     head = f"<tr><th scope='row'>{escape(case.case)}</th><td>{escape(ranks)}</td>"
     if case.status != "passed":
         reason = f"{case.status.replace('_', ' ')}: {case.reason}"
@@ -180,6 +176,14 @@ def _table_row(case: CaseSummary) -> str:
         str(case.measured),
     ]
     return head + "".join(f"<td class='number'>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _ranks(case: CaseSummary) -> str:
+    if len(set(case.weights)) > 1:
+        pairs = zip(case.placements, case.weights, strict=True)
+        return ", ".join(f"{placement} takes {weight}" for placement, weight in pairs)
+    counts = {placement: case.placements.count(placement) for placement in case.placements}
+    return " + ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
 
 
 def _spread(spread: Any) -> str:

@@ -1,17 +1,26 @@
-"""A study as pictures and figures: SVG charts that need no script, and one row of figures a case."""
+"""A study as pictures and figures: charts that need no script and no kernel, and one row of figures a case."""
 
 from __future__ import annotations
 
 import base64
 import copy
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import vl_convert
+import msgspec
 
-from aner_nb.case import Case
+from aner_nb.analysis import CaseSummary, Spread, StudySummary, summarise
+from aner_nb.charts import (
+    chart_svg,
+    duration_chart,
+    memory_chart,
+    scaling_chart,
+    scaling_rows,
+    svg_png,
+    validation_chart,
+    validation_rows,
+)
 from aner_nb.receipts import TrialReceipt
 from aner_nb.study import Study
 from aner_nb.views import table, text
@@ -19,76 +28,88 @@ from aner_nb.views import table, text
 MOST_CASES: Final = 24
 """Most cases in one chart: more bars cannot be told apart."""
 
-_NANOSECONDS: Final = 1e9
+MOST_VECTORS: Final = 200
+"""Most trials whose final parameters are read, to say whether they agree, each time that a study is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of one case."""
+    """The figures of one case, as texts and as numbers to sort by."""
 
-    case: Case
+    case: str
     ranks: str
     native_fit: float | None
     """Median of the measured trials, seconds."""
     complete_command: float | None
     """The same."""
+    ratio: float | None
+    """Groups: native fit of the fastest member alone over the group's."""
     test: float | None
-    """Accuracy, or loss for numbers."""
+    """Accuracy, or loss where there are no classes."""
     classifies: bool
+    agreement: str
     largest_rank: float | None
     """Largest worker memory, MiB."""
     trials: int
+    """Measured ones that passed."""
     status: str
     """``passed``, or why there are no figures."""
 
-
-def rows_of(study: Study) -> list[Row]:
-    """Return one row for each case of the suite, in its order; linear in the number of trials."""
-    own: dict[str, list[TrialReceipt]] = {}
-    for receipt in study.receipts:
-        own.setdefault(receipt.case_name, []).append(receipt)
-    return [_row(case, own.get(case.name, [])) for case in study.suite.cases]
+    def quality(self) -> str:
+        """Return how well the model does on the test rows, as text."""
+        if self.test is None:
+            return ""
+        return f"{self.test:.2%}" if self.classifies else f"loss {self.test:.4f}"
 
 
-def _row(case: Case, receipts: Sequence[TrialReceipt]) -> Row:
-    passed = [one for one in receipts if one.role == "measured" and one.status == "passed" and one.clocks]
-    passed.sort(key=lambda receipt: receipt.repetition)
-    tests = [one.test for one in passed if one.test is not None]
-    test = tests[0] if tests else None
-    classifies = test is not None and test.accuracy is not None
-    sizes = [rank.memory.worker_rss_high_water_bytes / 2**20 for one in passed for rank in one.ranks]
+def summary_of(study: Study) -> StudySummary:
+    """Return the summary of a study, without agreement where it has very many trials."""
+    if len(study.receipts) <= MOST_VECTORS:
+        return study.summary()
+    return summarise(study.receipts, [case.name for case in study.suite.cases])
+
+
+def rows_of(study: Study, summary: StudySummary) -> list[Row]:
+    """Return one row for each case of the suite, in its order."""
+    known = {case.case: case for case in summary.cases}
+    return [
+        _row(known[case.name]) if case.name in known else _empty_row(case.name, _ranks(case.placements, case.weights))
+        for case in study.suite.cases
+    ]
+
+
+def _row(case: CaseSummary) -> Row:
+    reason = f"{case.status.replace('_', ' ')}: {case.reason}" if case.reason else case.status.replace("_", " ")
+    agreement = case.agreement
+    verdict = "" if agreement is None else f"{'yes' if agreement.agrees else 'NO'}, {agreement.maximum_relative:.1e}"
     return Row(
-        case=case,
-        ranks=_ranks(case),
-        native_fit=_median([one.clocks.native_fit_ns for one in passed if one.clocks]),
-        complete_command=_median([one.clocks.complete_command_ns for one in passed if one.clocks]),
-        test=None if test is None else test.accuracy if classifies else test.loss,
-        classifies=classifies,
-        largest_rank=max(sizes, default=None),
-        trials=len(passed),
-        status=_status(receipts, passed),
+        case=case.case,
+        ranks=_ranks(case.placements, case.weights),
+        native_fit=_seconds(case.native_fit),
+        complete_command=_seconds(case.complete_command),
+        ratio=case.fit_comparison.ratio if case.fit_comparison else None,
+        test=case.test_loss if case.test_accuracy is None else case.test_accuracy,
+        classifies=case.test_accuracy is not None,
+        agreement=verdict,
+        largest_rank=case.memory.worker_rss_bytes / 2**20 if case.memory else None,
+        trials=case.measured,
+        status=reason,
     )
 
 
-def _status(receipts: Sequence[TrialReceipt], passed: Sequence[TrialReceipt]) -> str:
-    if passed:
-        return "passed"
-    if not receipts:
-        return "not yet run"
-    last = receipts[-1]
-    reason = last.failure.reason if last.failure is not None else ""
-    return f"{last.status.replace('_', ' ')}: {reason}" if reason else last.status.replace("_", " ")
+def _empty_row(name: str, ranks: str) -> Row:
+    return Row(name, ranks, None, None, None, None, False, "", None, 0, "not yet run")
 
 
-def _median(nanoseconds: Sequence[int]) -> float | None:
-    return statistics.median(nanoseconds) / _NANOSECONDS if nanoseconds else None
+def _seconds(spread: Spread | None) -> float | None:
+    return spread.median_ns / 1e9 if spread is not None else None
 
 
-def _ranks(case: Case) -> str:
-    equal = len(set(case.weights)) == 1
+def _ranks(placements: Iterable[object], weights: Sequence[int]) -> str:
+    equal = len(set(weights)) == 1
     return " + ".join(
         str(placement) if equal else f"{placement} ×{weight}"
-        for placement, weight in zip(case.placements, case.weights, strict=True)
+        for placement, weight in zip(placements, weights, strict=True)
     )
 
 
@@ -97,83 +118,94 @@ def shown(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def quality_text(row: Row) -> str:
-    """Return how well the model does on the test rows, as text."""
-    if row.test is None:
-        return ""
-    return f"{row.test:.2%}" if row.classifies else f"loss {row.test:.4f}"
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart, as a Vega-Lite specification."""
+    """A chart as SVG text; each mark's label is its case's name."""
 
     id: str
     title: str
-    spec: Mapping[str, Any]
+    svg: str
 
-    def svg(self) -> str:
-        """Return the chart as SVG text."""
-        return vl_convert.vegalite_to_svg(dict(self.spec))
-
-    def png(self, scale: float = 2.0) -> bytes:
+    def png(self) -> bytes:
         """Return the chart as a PNG file's bytes."""
-        return vl_convert.vegalite_to_png(dict(self.spec), scale=scale)
+        return svg_png(self.svg)
 
 
-def pictures(study: Study, cases: Sequence[str]) -> list[Picture]:
-    """Return the charts of these cases; each mark's label is its case's name."""
-    return []
+def pictures(summary: StudySummary, receipts: Sequence[TrialReceipt], cases: Collection[str]) -> list[Picture]:
+    """Return the charts of these cases that have something to show."""
+    names = set(cases)
+    chosen = tuple(case for case in summary.cases if case.case in names)
+    if not chosen:
+        return []
+    some: StudySummary = msgspec.structs.replace(summary, cases=chosen)
+    trials = [receipt for receipt in receipts if receipt.case_name in names]
+    charts: list[tuple[str, str, Any]] = [("duration", "Duration", duration_chart(some))]
+    if scaling_rows(some):
+        charts.append(("groups", "Groups beside their members", scaling_chart(some)))
+    if validation_rows(trials):
+        charts.append(("validation", "Validation", validation_chart(trials)))
+    charts.append(("memory", "Memory", memory_chart(some)))
+    return [Picture(name, title, chart_svg(_Labelled(chart.to_dict()))) for name, title, chart in charts]
 
 
-def labelled(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Vega-Lite specification whose marks carry their case's name, for readers and for selection."""
-    result = copy.deepcopy(dict(spec))
-    _label(result)
-    return result
+class _Labelled:
+    """A Vega-Lite specification whose marks carry their case's name, for readers and for selection."""
+
+    def __init__(self, specification: Mapping[str, Any]) -> None:
+        self._specification = copy.deepcopy(dict(specification))
+        _label(self._specification, frozenset())
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self._specification).decode()
 
 
-def _label(view: dict[str, Any]) -> None:
+def _label(view: dict[str, Any], fields: frozenset[str]) -> None:
+    values = cast("list[dict[str, Any]]", view.get("data", {}).get("values", ()))
+    if values:
+        fields = frozenset(name for value in values for name in value)
     for key in ("layer", "hconcat", "vconcat", "concat"):
         for part in view.get(key, ()):
-            _label(part)
-    if isinstance(view.get("spec"), dict):
-        _label(view["spec"])
-    if "mark" in view:
-        view.setdefault("encoding", {}).setdefault("description", {"field": "case", "type": "nominal"})
+            _label(part, fields)
+    field = "case" if "case" in fields else "label" if "label" in fields else ""
+    if "mark" in view and field:
+        view.setdefault("encoding", {})["description"] = {"field": field, "type": "nominal"}
 
 
 def study_html(study: Study) -> str:
     """Return a study as still HTML: charts as pictures, and the table."""
-    rows = rows_of(study)
-    charts = pictures(study, [row.case.name for row in rows if row.trials][:MOST_CASES])
-    figures = "".join(_figure(picture) for picture in charts)
-    passed = sum(row.trials for row in rows)
-    note = f"{passed} measured trials of {len(rows)} cases; medians" + (
-        "" if study.complete else "; not complete"
-    )
+    summary = summary_of(study)
+    rows = rows_of(study, summary)
+    drawn = pictures(summary, study.receipts, [row.case for row in rows if row.trials][:MOST_CASES])
+    note = headline(study, rows)
     lines = [
         (
-            row.case.name,
+            row.case,
             row.ranks,
             shown(row.native_fit, 3),
             shown(row.complete_command, 2),
-            quality_text(row),
+            f"{row.ratio:.2f}×" if row.ratio else "",
+            row.quality(),
+            row.agreement,
             shown(row.largest_rank, 0),
             row.trials or row.status,
         )
         for row in rows
     ]
-    head = ("case", "ranks", "native fit, s", "complete command, s", "test", "largest rank, MiB", "trials")
+    head = ("case", "ranks", "native fit, s", "complete, s", "group", "test", "agrees", "memory, MiB", "trials")
+    warnings = "".join(f"<li>{text(warning)}</li>" for warning in summary.warnings)
     return (
         f'<div class="aner-view"><p><b>{text(study.suite.name)}</b> {text(note)}</p>'
-        f"{figures}{table(head, lines)}</div>"
+        f"{''.join(map(_figure, drawn))}{table(head, lines)}{f'<ul>{warnings}</ul>' if warnings else ''}</div>"
     )
+
+
+def headline(study: Study, rows: Sequence[Row]) -> str:
+    """Return what there is of a study, in a few words."""
+    trials = sum(row.trials for row in rows)
+    complete = "" if study.complete else "; not complete: run it again to go on"
+    return f"{trials} measured trials of {len(rows)} cases, medians{complete}"
 
 
 def _figure(picture: Picture) -> str:
-    source = base64.b64encode(picture.svg().encode()).decode()
-    return (
-        f'<img alt="{text(picture.title)}" style="max-width:100%;background:#fff" '
-        f'src="data:image/svg+xml;base64,{source}">'
-    )
+    source = base64.b64encode(picture.svg.encode()).decode()
+    return f'<img alt="{text(picture.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{source}">'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,19 @@ from typing import Any, Final
 import numpy as np
 import traitlets
 
+from aner_nb.analysis import StudySummary
 from aner_nb.errors import CaseError
-from aner_nb.still import MOST_CASES, Picture, Row, pictures, quality_text, rows_of, shown, study_html
+from aner_nb.still import (
+    MOST_CASES,
+    Picture,
+    Row,
+    headline,
+    pictures,
+    rows_of,
+    shown,
+    study_html,
+    summary_of,
+)
 from aner_nb.study import Study
 from aner_nb.widgets.panel import Command, Panel, front_end, one_line
 
@@ -22,16 +34,7 @@ _TYPES: Final = {
     "csv": "text/csv",
     "json": "application/json",
 }
-_COLUMNS: Final = (
-    "case",
-    "ranks",
-    "native_fit_s",
-    "complete_command_s",
-    "test",
-    "largest_rank_mib",
-    "measured_trials",
-    "status",
-)
+_COLUMNS: Final = tuple(field.name for field in dataclasses.fields(Row))
 
 
 class StudyView(Panel):
@@ -61,6 +64,7 @@ class StudyView(Panel):
 
     def __init__(self, study: Study | None = None) -> None:
         self.study: Study | None = None
+        self._summary: StudySummary | None = None
         self._rows: list[Row] = []
         self._pictures: list[Picture] = []
         super().__init__(summary={"head": "none yet", "words": "", "drawn": MOST_CASES})
@@ -71,12 +75,13 @@ class StudyView(Panel):
         """Show a study in place of what is shown."""
         with self.lock:
             self.study = study
-            self._rows = rows_of(study)
-            names = {row.case.name for row in self._rows}
+            self._summary = summary_of(study)
+            self._rows = rows_of(study, self._summary)
+            names = {row.case for row in self._rows}
             with self.hold_sync():
                 self.chosen = [name for name in self.chosen if name in names]
                 self.table = _table(self._rows)
-                self._draw([row.case.name for row in self._rows if row.trials][:MOST_CASES])
+                self._draw([row.case for row in self._rows if row.trials][:MOST_CASES])
 
     def draw(self, cases: Sequence[str]) -> None:
         """Draw the charts of these cases.
@@ -102,16 +107,13 @@ class StudyView(Panel):
 
     def _draw(self, cases: Sequence[str]) -> None:
         assert self.study is not None
-        self._pictures = pictures(self.study, cases)
-        self.charts = [
-            {"id": picture.id, "title": picture.title, "svg": picture.svg()} for picture in self._pictures
-        ]
-        trials = sum(row.trials for row in self._rows)
-        complete = "" if self.study.complete else "; not complete: run again to go on"
+        assert self._summary is not None
+        self._pictures = pictures(self._summary, self.study.receipts, cases)
+        self.charts = [dataclasses.asdict(picture) for picture in self._pictures]
         some = f"The charts show {len(cases)} of {len(self._rows)} cases." if len(cases) < len(self._rows) else ""
         self.summary = {
-            "head": f"{self.study.suite.name}: {trials} measured trials of {len(self._rows)} cases{complete}",
-            "words": some,
+            "head": f"{self.study.suite.name}: {headline(self.study, self._rows)}",
+            "words": " ".join([some, *(f"Note: {warning}." for warning in self._summary.warnings[:5])]).strip(),
             "drawn": MOST_CASES,
         }
 
@@ -137,10 +139,10 @@ class StudyView(Panel):
         if file == "csv":
             return _csv(self._rows)
         if file == "json":
-            return json.dumps([_record(row) for row in self._rows], indent=2).encode()
+            return json.dumps([dataclasses.asdict(row) for row in self._rows], indent=2).encode()
         for picture in self._pictures:
             if picture.id == chart and file in ("png", "svg"):
-                return picture.png() if file == "png" else picture.svg().encode()
+                return picture.png() if file == "png" else picture.svg.encode()
         raise CaseError(f"there is no {file!r} of {chart!r}.")
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -152,24 +154,26 @@ class StudyView(Panel):
 
 
 def _table(rows: Sequence[Row]) -> dict[str, Any]:
-    columns = [
+    columns: list[tuple[str, list[str], list[float | None] | None]] = [
         ("Ranks", [row.ranks for row in rows], None),
-        ("Native fit, s", [shown(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
+        ("Fit, s", [shown(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
         ("Complete, s", [shown(row.complete_command, 2) for row in rows], [row.complete_command for row in rows]),
-        ("Test", [quality_text(row) for row in rows], [row.test for row in rows]),
+        ("Group", [f"{row.ratio:.2f}×" if row.ratio else "" for row in rows], [row.ratio for row in rows]),
+        ("Test", [row.quality() for row in rows], [row.test for row in rows]),
+        ("Agrees", [row.agreement for row in rows], None),
         ("Memory, MiB", [shown(row.largest_rank, 0) for row in rows], [row.largest_rank for row in rows]),
         ("Trials", [str(row.trials) for row in rows], [float(row.trials) for row in rows]),
         ("State", [row.status for row in rows], None),
     ]
     return {
-        "names": "\n".join(one_line(row.case.name) for row in rows),
+        "names": "\n".join(one_line(row.case) for row in rows),
         "columns": [
             {
                 "title": title,
                 "texts": texts,
                 "numbers": b"" if numbers is None else _floats(numbers),
                 "right": numbers is not None,
-                "wide": title not in ("Native fit, s", "Test"),
+                "wide": title not in ("Fit, s", "Group", "Test"),
             }
             for title, texts, numbers in columns
         ],
@@ -180,23 +184,9 @@ def _floats(values: Sequence[float | None]) -> bytes:
     return np.asarray([np.nan if value is None else value for value in values], "<f4").tobytes()
 
 
-def _record(row: Row) -> dict[str, Any]:
-    values = (
-        row.case.name,
-        row.ranks,
-        row.native_fit,
-        row.complete_command,
-        row.test,
-        row.largest_rank,
-        row.trials,
-        row.status,
-    )
-    return dict(zip(_COLUMNS, values, strict=True))
-
-
 def _csv(rows: Sequence[Row]) -> bytes:
     target = io.StringIO()
     writer = csv.DictWriter(target, _COLUMNS)
     writer.writeheader()
-    writer.writerows(_record(row) for row in rows)
+    writer.writerows(dataclasses.asdict(row) for row in rows)
     return target.getvalue().encode()

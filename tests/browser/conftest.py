@@ -1,0 +1,155 @@
+"""JupyterLab and a headless Chromium, both started here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("jupyterlab")
+
+ROOT = Path(__file__).parents[2]
+ARTEFACTS = ROOT / "artefacts"
+CHROMIUM = os.environ.get("ANER_NB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "docmanager-extension/plugin": {"autosave": False},
+}
+SUITE = """
+name: tiny
+description: Iris on NumPy ranks; seconds.
+placements: ["numpy:1", "numpy:1"]
+warm_ups: 1
+repetitions: 2
+defaults: {data: iris, layers: [16, 3], batch: 30}
+cases:
+  - {name: iris-one, epochs: 40, ranks: ["numpy:1"]}
+  - {name: iris-pair, epochs: 40, ranks: ["numpy:1", "numpy:1"]}
+  - {name: iris-cuda, epochs: 40, ranks: ["cuda:0"]}
+  - {name: iris-f64, epochs: 40, dtype: float64, ranks: ["numpy:1"]}
+"""
+LONG = SUITE.replace("name: tiny", "name: long").replace("epochs: 40", "epochs: 4000")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Address and folder of a JupyterLab that knows nothing of the person's own settings."""
+    home = tmp_path_factory.mktemp("home")
+    work = tmp_path_factory.mktemp("work")
+    for name, settings in SETTINGS.items():
+        file = home / "config" / "lab" / "user-settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "IPYTHONDIR": str(home / "ipython"),
+        "PYTHONPATH": str(ROOT),
+    }
+    options = ["--no-browser", "--allow-root", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    options += ["--IdentityProvider.token=", f"--ServerApp.root_dir={work}", "--ServerApp.ip=127.0.0.1"]
+    options += ["--ServerApp.disable_check_xsrf=True", "--LabApp.extension_manager=readonly"]
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options],
+            cwd=work,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(f"{address}/api/status", process, home / "log")
+        yield address, work
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"JupyterLab did not start: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine; name one in ANER_NB_CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A fresh page whose errors fail the test."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, accept_downloads=True)
+    opened = context.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    yield opened
+    context.close()
+    assert [text for text in problems if "aner" in text.lower()] == []
+
+
+@pytest.fixture
+def notebook(lab: tuple[str, Path], page: Any) -> Callable[..., Any]:
+    """Open a notebook with these cells and run them; return the page once their text is there."""
+    address, work = lab
+    (work / "tiny.yaml").write_text(SUITE)
+    (work / "long.yaml").write_text(LONG)
+
+    def show(name: str, *cells: str, until: str = ".aner-monitor") -> Any:
+        sources = [
+            {"cell_type": "code", "id": f"cell-{number}", "source": cell, "outputs": [], "metadata": {}, "execution_count": None}
+            for number, cell in enumerate(cells)
+        ]
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        document = {"cells": sources, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+        (work / f"{name}.ipynb").write_text(json.dumps(document))
+        page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/", timeout=60_000)
+        page.locator(".jp-Notebook .jp-Cell").first.locator(".cm-content").click()
+        for _ in cells:
+            page.keyboard.press("Shift+Enter")
+        if until:
+            page.wait_for_selector(until, timeout=60_000)
+        return page
+
+    return show
