@@ -24,7 +24,7 @@ check: $(TESTS_STAMP)
 	$(BIN)/pyright
 
 lab: $(LAB_STAMP)
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(wildcard notebooks)
 
 bench: $(TESTS_STAMP)
 	$(BIN)/python benchmarks/exchange.py
@@ -34,8 +34,9 @@ clean:
 	rm -rf $(VENV) build dist results artefacts
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"aner-nb needs Python 3.11, 3.12 or 3.13; $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
-	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "aner-nb needs Python 3.11, 3.12 or 3.13; $(PYTHON) is %d.%d. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" % v)'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing aner-nb and TensorFlow into $(VENV); about two minutes the first time."

@@ -83,7 +83,7 @@ def _cosine(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
 
 
 def _loss(trial: TrialReceipt) -> float:
-    return trial.test.loss if trial.test else float("nan")
+    return float("nan") if trial.test is None or trial.test.loss is None else trial.test.loss
 
 
 def _accuracy_difference(reference: TrialReceipt, trials: Sequence[TrialReceipt]) -> float | None:

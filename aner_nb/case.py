@@ -26,7 +26,7 @@ Staging = Literal["auto", "resident", "streamed"]
 
 BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 _PLACEMENT: Final = re.compile(
-    r"^(?:(?P<platform>[A-Za-z][A-Za-z0-9_-]*)/)?(?P<backend>[a-z]+)(?::(?P<number>\d+))?$"
+    r"(?:(?P<platform>[A-Za-z][A-Za-z0-9_-]*)/)?(?P<backend>[a-z]+)(?::(?P<number>[0-9]{1,6}))?"
 )
 _MAX_WEIGHT: Final = 1_000_000
 
@@ -73,7 +73,7 @@ class Placement:
         CaseError
             If the text is not of the form ``[platform/]backend[:number]`` or names no known backend.
         """
-        match = _PLACEMENT.match(text)
+        match = _PLACEMENT.fullmatch(text)
         backend = match["backend"] if match else ""
         if match is None or backend not in BACKENDS:
             raise CaseError(

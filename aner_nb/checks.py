@@ -33,7 +33,8 @@ def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -
     total = sum(map(len, parts))
     distinct = len(np.unique(np.concatenate(parts)))
     epochs = plan.epochs - record.first // plan.batch_count
-    finite = bool(np.isfinite(state.parameters).all() and np.isfinite(record.loss).all())
+    validated = [event.evaluation.loss for event in record.validation]
+    finite = all(np.isfinite(values).all() for values in (state.parameters, record.loss, validated))
     native = all(proof["produced_on"] == [proof["requested"]] for proof in map(_listed, proofs))
     return (
         _check("updates", record.updates == plan.update_count, record.updates, plan.update_count),

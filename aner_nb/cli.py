@@ -259,3 +259,7 @@ class _Watching:
         self._progress.console.print(
             f"[{colour}]{status}[/] {name}  {fit}{accuracy}{_escape(reason)}", highlight=False
         )
+
+
+if __name__ == "__main__":
+    main()

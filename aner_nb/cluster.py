@@ -173,9 +173,12 @@ class Cluster:
                         for setup, offer in zip(setups, offers, strict=True)
                     ]
                     yield session.gather(settled, partitions, offers)
-                finally:
                     session.close()
                     tasks.finish()
+                except BaseException:
+                    session.close()
+                    tasks.cancel()
+                    raise
         finally:
             self._busy.release()
 
@@ -312,8 +315,12 @@ class _Tasks:
         while not all(future.done() for future in self._futures) and time.monotonic() < deadline:
             time.sleep(0.005)
         for future in self._futures:
-            with contextlib.suppress(Exception):  # the scheduler may be gone
-                future.release()
+            future.release()
+
+    def cancel(self) -> None:
+        """Forget the tasks at once; those that run end with their connection, the others never start."""
+        with contextlib.suppress(Exception):  # the scheduler may be gone
+            self._client.cancel(self._futures, force=True)
 
 
 def _own_address(workers: Sequence[str]) -> str:

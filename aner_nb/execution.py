@@ -38,7 +38,6 @@ from aner_nb.receipts import (
     Check,
     Clocks,
     Counts,
-    EvaluationRecord,
     Fingerprints,
     RankCostRecord,
     RestartRecord,
@@ -48,6 +47,7 @@ from aner_nb.receipts import (
 from aner_nb.recording import (
     cost_records,
     epoch_records,
+    evaluation_record,
     failure_of,
     noise_record,
     rank_record,
@@ -351,7 +351,7 @@ class _TrialRun:
         return {
             "validation": epoch_records(record, self._work.plan.batch_count),
             "coordinator_phases": summarise_phases(
-                record.coordinator_ns[: record.updates], COORDINATOR_PHASES
+                record.coordinator_ns[record.first : record.updates], COORDINATOR_PHASES
             ),
         }
 
@@ -379,7 +379,7 @@ class _TrialRun:
                 initial_parameters=self._initial,
                 final_parameters=fingerprint(state.parameters),
             ),
-            "test": EvaluationRecord(loss=test.loss, accuracy=test.accuracy),
+            "test": evaluation_record(test),
             "ranks": rank_records,
             "largest_rank": int(np.argmax(sizes)),
         }

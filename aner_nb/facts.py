@@ -12,7 +12,8 @@ from msgspec import Meta
 
 def fact(meaning: str, unit: str = "", *, public: bool = True) -> Meta:
     """Declare a field of a record; ``unit`` is empty for plain counts and texts."""
-    return Meta(description=meaning, extra={"unit": unit, "public": public})
+    declared = {"unit": unit, "public": public}
+    return Meta(description=meaning, extra=declared, extra_json_schema=declared)
 
 
 def private(meaning: str, unit: str = "") -> Meta:

@@ -73,7 +73,7 @@ def _read(path: Path) -> dict[str, str]:
             for name in names.values():
                 int(str(name).rsplit("-", 1)[1])
             return names
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         pass
     raise ClusterError(
         "the inventory of machine names is damaged.",

@@ -128,7 +128,8 @@ def make_model(case: Case, *, features: int, outputs: int, task: str) -> Model:
 
 
 def _sigmoid(z: Array) -> Array:
-    return np.reciprocal(1.0 + np.exp(-z)).astype(z.dtype, copy=False)
+    with np.errstate(over="ignore"):  # of a large exponential comes the right 0
+        return np.reciprocal(1.0 + np.exp(-z)).astype(z.dtype, copy=False)
 
 
 _ACTIVATIONS: Final[dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -18,6 +19,10 @@ from aner_nb.errors import CaseError
 
 Vector = NDArray[np.float64]
 """A flat float64 vector, shape (parameters,)."""
+
+
+_TINY: Final = 5e-324
+"""The least number above 0."""
 
 
 @dataclass(slots=True)
@@ -48,7 +53,13 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, learning_rate=(0.0, math.inf), momentum=(-1e-300, 1.0))
+        _check(self, learning_rate=(_TINY, math.inf), momentum=(0.0, 1.0))
+        if not isinstance(self.nesterov, bool):
+            raise CaseError(
+                f"{self.nesterov!r} is neither true nor false.",
+                where="optimizer.nesterov",
+                remedy="Write true or false, without quotation marks.",
+            )
 
     def to_record(self) -> dict[str, Any]:
         """Return the description as plain JSON values."""
@@ -90,10 +101,10 @@ class Adam:
     def __post_init__(self) -> None:
         _check(
             self,
-            learning_rate=(0.0, math.inf),
-            beta_1=(-1e-300, 1.0),
-            beta_2=(-1e-300, 1.0),
-            epsilon=(0.0, math.inf),
+            learning_rate=(_TINY, math.inf),
+            beta_1=(0.0, 1.0),
+            beta_2=(0.0, 1.0),
+            epsilon=(_TINY, math.inf),
         )
 
     def to_record(self) -> dict[str, Any]:
@@ -141,28 +152,31 @@ def optimizer_from_record(record: object, where: str = "optimizer") -> Optimizer
         record = {"kind": record}
     values = dict(cast("Mapping[str, Any]", record)) if isinstance(record, Mapping) else {}
     kind = values.pop("kind", None)
-    if kind not in OPTIMIZERS:
+    if not isinstance(kind, str) or kind not in OPTIMIZERS:
         raise CaseError(
             f"{record!r} names no optimizer.",
             where=where,
             remedy=f"Give 'kind' as one of {', '.join(OPTIMIZERS)}, for example "
             "{kind: sgd, learning_rate: 0.05}.",
         )
-    chosen = OPTIMIZERS[str(kind)]
+    chosen = OPTIMIZERS[kind]
     known = [field.name for field in dataclasses.fields(chosen)]
-    unknown = sorted(set(values) - set(known))
+    unknown = sorted(set(map(str, values)) - set(known))
     if unknown:
         raise CaseError(f"{kind} has no {unknown[0]!r}.", where=where, remedy=f"It takes {', '.join(known)}.")
     return chosen(**values)
 
 
 def _check(optimizer: SGD | Adam, **bounds: tuple[float, float]) -> None:
+    """Hold the fields to ``low <= value < high``; whole numbers become floats: equal values have one record."""
     for name, (low, high) in bounds.items():
         value: object = getattr(optimizer, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        if not low <= number < min(high, sys.float_info.max):
             raise CaseError(
                 f"{value!r} is out of range.",
                 where=f"optimizer.{name}",
-                remedy=f"Give a finite number above {max(low, 0.0):g}"
+                remedy=("Give a finite number above 0" if low else "Give a finite number of at least 0")
                 + (f" and below {high:g}." if math.isfinite(high) else "."),
             )
+        object.__setattr__(optimizer, name, float(number) + 0.0)  # of -0.0 it makes 0.0

@@ -78,7 +78,7 @@ class Fingerprints(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
 class EvaluationRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Loss and accuracy on one set of rows."""
 
-    loss: Annotated[float, fact("Mean loss over the rows.")]
+    loss: Annotated[float | None, fact("Mean loss over the rows; null where it is not finite.")]
     accuracy: Annotated[float | None, fact("Share of rows classified rightly; null for regression.")]
 
 
@@ -88,9 +88,12 @@ class EpochRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     epoch: Annotated[int, fact("0 for the first.")]
     update: Annotated[int, fact("Updates applied by then.")]
     elapsed_ns: Annotated[int, fact("Since the first request.", "ns")]
-    loss: Annotated[float, fact("Mean loss over the validation rows.")]
+    loss: Annotated[float | None, fact("Mean loss over the validation rows; null where it is not finite.")]
     accuracy: Annotated[float | None, fact("Share classified rightly; null for regression.")]
-    train_loss: Annotated[float, fact("Mean over the epoch's updates of the batch loss before the step.")]
+    train_loss: Annotated[
+        float | None,
+        fact("Mean over the epoch's updates of the batch loss before the step; null where it is not finite."),
+    ]
 
 
 class ProofRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -256,7 +259,10 @@ def decode_receipt(data: bytes, where: str = "receipt") -> TrialReceipt:
         If it is not JSON, not of this schema version, or a field is wrong; the sentence names it.
     """
     try:
-        return msgspec.json.decode(data, type=TrialReceipt)
+        receipt = msgspec.json.decode(data, type=TrialReceipt)
+        if receipt.schema_version != SCHEMA_VERSION:
+            raise msgspec.ValidationError(f"it has {receipt.schema_version}")
+        return receipt
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ReceiptError(
             f"not a receipt of schema version {SCHEMA_VERSION} ({error}).",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -13,9 +15,11 @@ from aner_nb.calibration import Calibration
 from aner_nb.coordinator import CHANNEL_PHASES, COORDINATOR_PHASES, Record
 from aner_nb.errors import AnerError, BackendUnavailable, Cancelled
 from aner_nb.machine import noise_sample
+from aner_nb.model import Evaluation
 from aner_nb.ranks import Ranks
 from aner_nb.receipts import (
     EpochRecord,
+    EvaluationRecord,
     FailureRecord,
     MemoryRecord,
     NoiseRecord,
@@ -41,18 +45,32 @@ def summarise_phases(columns: NDArray[np.int64], names: Sequence[str]) -> dict[s
 
 
 def epoch_records(record: Record, updates_per_epoch: int) -> tuple[EpochRecord, ...]:
-    """Return the validation of each epoch, with the mean training loss of its updates."""
+    """Return the validation of each epoch, with the mean training loss of its updates.
+
+    Of an epoch that a checkpoint had begun, the updates that were applied here.
+    """
+    starts = [max(event.update - updates_per_epoch, record.first) for event in record.validation]
     return tuple(
         EpochRecord(
             epoch=event.epoch,
             update=event.update,
             elapsed_ns=event.elapsed_ns,
-            loss=event.evaluation.loss,
+            loss=_finite(event.evaluation.loss),
             accuracy=event.evaluation.accuracy,
-            train_loss=float(record.loss[event.update - updates_per_epoch : event.update].mean()),
+            train_loss=_finite(float(record.loss[start : event.update].mean())),
         )
-        for event in record.validation
+        for event, start in zip(record.validation, starts, strict=True)
     )
+
+
+def evaluation_record(evaluation: Evaluation) -> EvaluationRecord:
+    """Return an evaluation as a record."""
+    return EvaluationRecord(loss=_finite(evaluation.loss), accuracy=evaluation.accuracy)
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None where JSON has no number for it."""
+    return value if math.isfinite(value) else None
 
 
 def cost_records(calibration: Calibration) -> tuple[RankCostRecord, ...]:
@@ -118,7 +136,7 @@ def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankReco
             process_vram_bytes=closing["process_vram_bytes"],
             process_vram_reason=closing["process_vram_reason"],
         ),
-        phases=summarise_phases(record.ranks_ns[:, rank], CHANNEL_PHASES),
+        phases=summarise_phases(record.ranks_ns[record.first :, rank], CHANNEL_PHASES),
     )
 
 
@@ -139,7 +157,9 @@ def failure_of(error: AnerError | None) -> FailureRecord | None:
     if error is None:
         return None
     ours = error.kind in _PUBLIC_KINDS
-    reason = error.what if ours else f"{error.kind.replace('_', ' ')}: {error.where}".rstrip(": ")
+    # Ranks have numbers; other places are machines, addresses and paths.
+    place = f": {error.where}" if re.fullmatch(r"rank \d+(, \d+)*", error.where) else ""
+    reason = error.what if ours else f"{error.kind.replace('_', ' ')}{place}"
     return FailureRecord(**error.to_record(), reason=reason)
 
 

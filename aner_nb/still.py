@@ -171,11 +171,32 @@ def _label(view: dict[str, Any], fields: frozenset[str]) -> None:
         view.setdefault("encoding", {})["description"] = {"field": field, "type": "nominal"}
 
 
-def study_html(study: Study) -> str:
-    """Return a study as still HTML: charts as pictures, and the table."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of a study."""
+
+    study: Study
+    summary: StudySummary
+    rows: list[Row]
+    pictures: list[Picture]
+
+
+def show(study: Study) -> Shown:
+    """Return rows and charts of a study; the charts of the first `MOST_CASES` cases that were measured."""
     summary = summary_of(study)
     rows = rows_of(study, summary)
-    drawn = pictures(summary, study.receipts, [row.case for row in rows if row.trials][:MOST_CASES])
+    first = [row.case for row in rows if row.trials][:MOST_CASES]
+    return Shown(study, summary, rows, pictures(summary, study.receipts, first))
+
+
+def study_html(study: Study) -> str:
+    """Return a study as still HTML: charts as pictures, and the table."""
+    return shown_html(show(study))
+
+
+def shown_html(what: Shown) -> str:
+    """Return the same of a study whose charts are drawn already."""
+    study, rows = what.study, what.rows
     note = headline(study, rows)
     lines = [
         (
@@ -192,10 +213,10 @@ def study_html(study: Study) -> str:
         for row in rows
     ]
     head = ("case", "ranks", "native fit, s", "complete, s", "group", "test", "agrees", "memory, MiB", "trials")
-    warnings = "".join(f"<li>{text(warning)}</li>" for warning in summary.warnings)
+    warnings = "".join(f"<li>{text(warning)}</li>" for warning in what.summary.warnings)
     return (
         f'<div class="aner-view"><p><b>{text(study.suite.name)}</b> {text(note)}</p>'
-        f"{''.join(map(_figure, drawn))}{table(head, lines)}{f'<ul>{warnings}</ul>' if warnings else ''}</div>"
+        f"{''.join(map(_figure, what.pictures))}{table(head, lines)}{f'<ul>{warnings}</ul>' if warnings else ''}</div>"
     )
 
 

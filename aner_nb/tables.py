@@ -64,7 +64,7 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def _test(trial: TrialReceipt) -> str:
-    if trial.test is None:
+    if trial.test is None or trial.test.loss is None:
         return ""
     return f"{trial.test.loss:.4f}" if trial.test.accuracy is None else f"{trial.test.accuracy:.2%}"
 

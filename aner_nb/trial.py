@@ -37,7 +37,7 @@ class Trial:
         head = f"{receipt.case_name}, {receipt.role.replace('_', '-')} {receipt.repetition}: {receipt.status}"
         if receipt.failure is not None:
             return f"{head}: {self.error or receipt.failure.reason}"
-        if receipt.clocks is None or receipt.test is None:
+        if receipt.clocks is None or receipt.test is None or receipt.test.loss is None:
             return head
         accuracy = receipt.test.accuracy
         quality = f"test loss {receipt.test.loss:.4f}" if accuracy is None else f"test {accuracy:.2%}"

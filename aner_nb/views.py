@@ -135,7 +135,7 @@ def _outcome(receipt: Any) -> list[tuple[str, object]]:
         ("native fit", f"{clocks.native_fit_ns / _NANOSECONDS:.3f} s"),
         ("complete command", f"{clocks.complete_command_ns / _NANOSECONDS:.2f} s"),
     ]
-    if receipt.test is not None:
+    if receipt.test is not None and receipt.test.loss is not None:
         pairs.append(("test loss", f"{receipt.test.loss:.4f}"))
         if receipt.test.accuracy is not None:
             pairs.append(("test accuracy", f"{receipt.test.accuracy:.2%}"))

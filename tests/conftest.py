@@ -1,9 +1,10 @@
-"""What all tests share: a private inventory, one session cluster, and a look-out for leaks."""
+"""What all tests share: a private temporary folder and inventory, one session cluster, a look-out for leaks."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,9 +13,33 @@ from pathlib import Path
 import psutil
 import pytest
 
-os.environ["ANER_NB_INVENTORY"] = str(Path(tempfile.mkdtemp(prefix="aner-tests-")) / "inventory.json")
+# Sessions that run side by side must not see each other's leftovers; pytest's own folders stay where they were.
+# The path is short enough for the address of a Unix socket.
+_DEFAULT = tempfile.gettempdir()
+_FOLDER = Path(tempfile.mkdtemp(prefix="aner-tests-", dir=_DEFAULT if len(_DEFAULT) < 32 else "/tmp"))
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _DEFAULT)
+os.environ["TMPDIR"] = tempfile.tempdir = str(_FOLDER)
+os.environ["ANER_NB_INVENTORY"] = str(_FOLDER / "inventory.json")
 
 import aner_nb as aner
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_the_session() -> Iterator[None]:
+    """Fail if the session leaves processes or folders of ours behind; runs after the session cluster has closed."""
+    yield
+    processes = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    left = [" ".join(process.cmdline()) for process in alive if process.is_running()]
+    folders = our_folders()
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    assert [line for line in left if "resource_tracker" not in line] == []  # it ends with this process
+    assert folders == set()
+
+
+def our_folders() -> set[Path]:
+    """Return what the package has made in the temporary folder."""
+    return set(_FOLDER.glob("aner-*"))
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +56,7 @@ def no_leaks() -> Iterator[None]:
     gc.collect()
     before = process.num_fds()
     children = len(process.children(recursive=True))
-    folders = set(Path(tempfile.gettempdir()).glob("aner-*"))
+    folders = our_folders()
     yield
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -42,4 +67,4 @@ def no_leaks() -> Iterator[None]:
         time.sleep(0.1)
     assert process.num_fds() <= before + 2
     assert len(process.children(recursive=True)) <= children
-    assert set(Path(tempfile.gettempdir()).glob("aner-*")) <= folders
+    assert our_folders() <= folders

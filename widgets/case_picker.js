@@ -212,9 +212,11 @@ function detailPane(model) {
       offers.replaceChildren(
         ...model.get("placements").map((/** @type {string} */ value) => el("option", { value })),
       );
+      const reason = el("p", { class: "aner-warning" }, `Cannot run here: ${detail.reason}`);
+      reason.hidden = !detail.reason;
       element.replaceChildren(
         el("h4", {}, detail.name),
-        detail.reason ? el("p", { class: "aner-warning" }, `Cannot run here: ${detail.reason}`) : null,
+        reason,
         el(
           "dl",
           {},

@@ -97,7 +97,8 @@ export function panel({ model, el: host }, name, title) {
   const body = el("div", { class: "aner-body" });
   const root = el(
     "details",
-    { class: `aner ${name}` },
+    // Lab's own shortcuts (Enter, arrows, letters act on cells) stay away while the focus is in here.
+    { class: `aner ${name}`, "data-lm-suppress-shortcuts": "true" },
     el("summary", {}, el("span", { class: "aner-title", role: "heading", "aria-level": 3 }, title), note),
     error,
     body,

@@ -137,7 +137,10 @@ export class Grid {
     const wanted = `aner-row${place === this.at ? " aner-active" : ""} ${mark?.(index) ?? ""}`.trim();
     if (row.className !== wanted) row.className = wanted;
     if (chosen) row.setAttribute("aria-selected", String(chosen(index)));
-    cells(index).forEach((text, cell) => setText(row.children[cell], text));
+    cells(index).forEach((text, cell) => {
+      setText(row.children[cell], text);
+      row.children[cell].title = text; // the whole of it, where the cell is too narrow
+    });
   }
 
   /** @param {MouseEvent} event */
@@ -164,13 +167,17 @@ export class Grid {
     if (!this.order.length) return;
     this.at = Math.max(0, Math.min(this.order.length - 1, place));
     if (!keepAnchor || this.anchor < 0) this.anchor = this.at;
-    const head = this.head.offsetHeight;
-    const top = this.at * ROW_HEIGHT;
-    const height = this.element.clientHeight - head;
-    if (top < this.element.scrollTop) this.element.scrollTop = top;
-    else if (top + ROW_HEIGHT > this.element.scrollTop + height) this.element.scrollTop = top + ROW_HEIGHT - height;
+    this.reveal(this.at);
     this.draw();
     this.options.activate?.(this.order[this.at]);
+  }
+
+  /** @param {number} place to be scrolled into sight, and no further */
+  reveal(place) {
+    const top = place * ROW_HEIGHT;
+    const height = this.element.clientHeight - this.head.offsetHeight;
+    if (top < this.element.scrollTop) this.element.scrollTop = top;
+    else if (top + ROW_HEIGHT > this.element.scrollTop + height) this.element.scrollTop = top + ROW_HEIGHT - height;
   }
 
   /** @param {KeyboardEvent} event */

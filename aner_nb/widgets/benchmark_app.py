@@ -16,7 +16,6 @@ from aner_nb.case import Case, Placement
 from aner_nb.errors import AnerError, BackendUnavailable, CaseError
 from aner_nb.matching import TENSORFLOW_VERSIONS, match_offers
 from aner_nb.ranks import Offer
-from aner_nb.still import study_html
 from aner_nb.study import Study, open_study
 from aner_nb.suites import Suite
 from aner_nb.widgets.case_picker import CasePicker
@@ -147,7 +146,7 @@ class App(ipywidgets.VBox):
     def _show(self, study: Study) -> None:
         self.results.show(study)
         if self._still is not None:
-            self._still.update(_still(study), raw=True)
+            self._still.update(self._still_copy(), raw=True)
 
     def _ipython_display_(self) -> None:
         """Show the widgets, and below them a still copy of the results that needs no kernel."""
@@ -156,12 +155,15 @@ class App(ipywidgets.VBox):
         bundle = self._repr_mimebundle_()
         assert bundle is not None
         display(bundle, raw=True)
-        empty = {"text/html": "", "text/plain": ""}
-        self._still = display(empty if self.study is None else _still(self.study), raw=True, display_id=True)
+        self._still = display(self._still_copy(), raw=True, display_id=True)
 
+    def _still_copy(self) -> dict[str, str]:
+        shown = self.results.shown
+        if shown is None:
+            return {"text/html": "", "text/plain": ""}
+        from aner_nb.still import shown_html
 
-def _still(study: Study) -> dict[str, str]:
-    return {"text/html": f'<div class="aner-still">{study_html(study)}</div>', "text/plain": repr(study)}
+        return {"text/html": f'<div class="aner-still">{shown_html(shown)}</div>', "text/plain": repr(shown.study)}
 
 
 def placements_for(suite: Suite) -> tuple[str, ...]:

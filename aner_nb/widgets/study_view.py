@@ -7,26 +7,20 @@ import dataclasses
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import traitlets
 
-from aner_nb.analysis import StudySummary
 from aner_nb.errors import CaseError
-from aner_nb.still import (
-    MOST_CASES,
-    Picture,
-    Row,
-    headline,
-    pictures,
-    rows_of,
-    shown,
-    study_html,
-    summary_of,
-)
 from aner_nb.study import Study
 from aner_nb.widgets.panel import Command, Panel, front_end, one_line
+
+if TYPE_CHECKING:
+    from aner_nb.still import Row, Shown
+
+MOST_CASES: Final = 24
+"""Most cases in one chart; as in `aner_nb.still`, which is loaded when there is something to show."""
 
 _TYPES: Final = {
     "png": "image/png",
@@ -34,7 +28,6 @@ _TYPES: Final = {
     "csv": "text/csv",
     "json": "application/json",
 }
-_COLUMNS: Final = tuple(field.name for field in dataclasses.fields(Row))
 
 
 class StudyView(Panel):
@@ -63,25 +56,27 @@ class StudyView(Panel):
     chosen = traitlets.List(traitlets.Unicode(), help="Names of the selected cases.").tag(sync=True)
 
     def __init__(self, study: Study | None = None) -> None:
-        self.study: Study | None = None
-        self._summary: StudySummary | None = None
-        self._rows: list[Row] = []
-        self._pictures: list[Picture] = []
+        self.shown: Shown | None = None
         super().__init__(summary={"head": "none yet", "words": "", "drawn": MOST_CASES})
         if study is not None:
             self.show(study)
 
+    @property
+    def study(self) -> Study | None:
+        """The study that is shown."""
+        return self.shown.study if self.shown is not None else None
+
     def show(self, study: Study) -> None:
         """Show a study in place of what is shown."""
+        from aner_nb.still import show
+
         with self.lock:
-            self.study = study
-            self._summary = summary_of(study)
-            self._rows = rows_of(study, self._summary)
-            names = {row.case for row in self._rows}
+            self.shown = shown = show(study)
+            names = {row.case for row in shown.rows}
             with self.hold_sync():
                 self.chosen = [name for name in self.chosen if name in names]
-                self.table = _table(self._rows)
-                self._draw([row.case for row in self._rows if row.trials][:MOST_CASES])
+                self.table = _table(shown.rows)
+                self._publish(shown, sum(1 for row in shown.rows if row.trials))
 
     def draw(self, cases: Sequence[str]) -> None:
         """Draw the charts of these cases.
@@ -91,13 +86,20 @@ class StudyView(Panel):
         CaseError
             If there are too many for one chart.
         """
+        from aner_nb.still import pictures
+
         if not 0 < len(cases) <= MOST_CASES:
             raise CaseError(
                 f"{len(cases)} cases cannot be told apart in one chart.", remedy=f"Select 1 to {MOST_CASES}."
             )
-        with self.lock, self.hold_sync():
-            self.error = ""
-            self._draw(cases)
+        with self.lock:
+            if self.shown is None:
+                return
+            drawn = pictures(self.shown.summary, self.shown.study.receipts, cases)
+            self.shown = dataclasses.replace(self.shown, pictures=drawn)
+            with self.hold_sync():
+                self.error = ""
+                self._publish(self.shown, len(cases))
 
     def commands(self) -> Mapping[str, Command]:
         return {
@@ -105,15 +107,16 @@ class StudyView(Panel):
             "draw": lambda _content: self.draw(self.chosen),
         }
 
-    def _draw(self, cases: Sequence[str]) -> None:
-        assert self.study is not None
-        assert self._summary is not None
-        self._pictures = pictures(self._summary, self.study.receipts, cases)
-        self.charts = [dataclasses.asdict(picture) for picture in self._pictures]
-        some = f"The charts show {len(cases)} of {len(self._rows)} cases." if len(cases) < len(self._rows) else ""
+    def _publish(self, shown: Shown, drawn: int) -> None:
+        from aner_nb.still import headline
+
+        drawn, count = min(drawn, MOST_CASES), len(shown.rows)
+        some = [f"The charts show {drawn} of {count} cases."] if drawn < count else []
+        notes = [f"Note: {warning}." for warning in shown.summary.warnings[:5]]
+        self.charts = [dataclasses.asdict(picture) for picture in shown.pictures]
         self.summary = {
-            "head": f"{self.study.suite.name}: {headline(self.study, self._rows)}",
-            "words": " ".join([some, *(f"Note: {warning}." for warning in self._summary.warnings[:5])]).strip(),
+            "head": f"{shown.study.suite.name}: {headline(shown.study, shown.rows)}",
+            "words": " ".join([*some, *notes]),
             "drawn": MOST_CASES,
         }
 
@@ -136,24 +139,29 @@ class StudyView(Panel):
         CaseError
             If there is no such chart or kind of file.
         """
+        rows = self.shown.rows if self.shown is not None else []
         if file == "csv":
-            return _csv(self._rows)
+            return _csv(rows)
         if file == "json":
-            return json.dumps([dataclasses.asdict(row) for row in self._rows], indent=2).encode()
-        for picture in self._pictures:
+            return json.dumps([dataclasses.asdict(row) for row in rows], indent=2).encode()
+        for picture in self.shown.pictures if self.shown is not None else ():
             if picture.id == chart and file in ("png", "svg"):
                 return picture.png() if file == "png" else picture.svg.encode()
         raise CaseError(f"there is no {file!r} of {chart!r}.")
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         bundle = super()._repr_mimebundle_(**options)
-        if bundle is None or self.study is None:
+        if bundle is None or self.shown is None:
             return bundle
+        from aner_nb.still import shown_html
+
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/html": study_html(self.study)}, metadata
+        return {**data, "text/html": shown_html(self.shown)}, metadata
 
 
 def _table(rows: Sequence[Row]) -> dict[str, Any]:
+    from aner_nb.still import shown
+
     columns: list[tuple[str, list[str], list[float | None] | None]] = [
         ("Ranks", [row.ranks for row in rows], None),
         ("Fit, s", [shown(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
@@ -161,7 +169,7 @@ def _table(rows: Sequence[Row]) -> dict[str, Any]:
         ("Group", [f"{row.ratio:.2f}×" if row.ratio else "" for row in rows], [row.ratio for row in rows]),
         ("Test", [row.quality() for row in rows], [row.test for row in rows]),
         ("Agrees", [row.agreement for row in rows], None),
-        ("Memory, MiB", [shown(row.largest_rank, 0) for row in rows], [row.largest_rank for row in rows]),
+        ("RSS, MiB", [shown(row.largest_rank, 0) for row in rows], [row.largest_rank for row in rows]),
         ("Trials", [str(row.trials) for row in rows], [float(row.trials) for row in rows]),
         ("State", [row.status for row in rows], None),
     ]
@@ -185,8 +193,10 @@ def _floats(values: Sequence[float | None]) -> bytes:
 
 
 def _csv(rows: Sequence[Row]) -> bytes:
+    from aner_nb.still import Row
+
     target = io.StringIO()
-    writer = csv.DictWriter(target, _COLUMNS)
+    writer = csv.DictWriter(target, [field.name for field in dataclasses.fields(Row)])
     writer.writeheader()
     writer.writerows(dataclasses.asdict(row) for row in rows)
     return target.getvalue().encode()

@@ -128,28 +128,78 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def notebook(lab: tuple[str, Path], page: Any) -> Callable[..., Any]:
-    """Open a notebook with these cells and run them; return the page once their text is there."""
+def notebook(lab: tuple[str, Path], page: Any) -> Iterator[Notebook]:
+    """Opens and runs notebooks in the page; their kernels end with the test."""
     address, work = lab
     (work / "tiny.yaml").write_text(SUITE)
     (work / "long.yaml").write_text(LONG)
+    opened = Notebook(address, work, page)
+    yield opened
+    opened.end_kernels()
 
-    def show(name: str, *cells: str, until: str = ".aner-monitor") -> Any:
-        sources = [
-            {"cell_type": "code", "id": f"cell-{number}", "source": cell, "outputs": [], "metadata": {}, "execution_count": None}
-            for number, cell in enumerate(cells)
-        ]
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        document = {"cells": sources, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-        (work / f"{name}.ipynb").write_text(json.dumps(document))
-        page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/", timeout=60_000)
-        page.locator(".jp-Notebook .jp-Cell").first.locator(".cm-content").click()
+
+class Notebook:
+    """A notebook in JupyterLab."""
+
+    def __init__(self, address: str, work: Path, page: Any) -> None:
+        self.address, self.work, self.page = address, work, page
+
+    def open(self, name: str, *cells: str, until: str = ".aner-monitor", page: Any = None) -> Any:
+        """Open a notebook with these cells, run them, and return the page once `until` is there."""
+        page = page or self.page
+        if cells:
+            (self.work / f"{name}.ipynb").write_text(json.dumps(_document(cells)))
+        page.goto(f"{self.address}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
+        self.ready(page)
+        if cells:
+            page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
         for _ in cells:
             page.keyboard.press("Shift+Enter")
         if until:
             page.wait_for_selector(until, timeout=60_000)
         return page
 
-    return show
+    def ready(self, page: Any) -> None:
+        """Wait for the notebook and its kernel."""
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_selector("#jp-main-statusbar >> text=/\\| (Idle|Busy)/", timeout=60_000)
+
+    def save(self) -> dict[str, Any]:
+        """Save the notebook and return the document."""
+        file = max(self.work.glob("*.ipynb"), key=lambda path: path.stat().st_mtime)
+        before = file.stat().st_mtime_ns
+        self.page.locator(".jp-NotebookPanel").click(position={"x": 5, "y": 5})
+        self.page.keyboard.press("Control+s")
+        eventually(lambda: file.stat().st_mtime_ns > before and file.read_text().endswith("}\n"))
+        return json.loads(file.read_text())
+
+    def end_kernels(self) -> None:
+        """Shut every kernel down."""
+        for kernel in self.ask("kernels"):
+            self.ask(f"kernels/{kernel['id']}", "DELETE")
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """Call the server's interface."""
+        request = urllib.request.Request(f"{self.address}/api/{path}", method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+def _document(cells: tuple[str, ...]) -> dict[str, Any]:
+    empty = {"cell_type": "code", "outputs": [], "metadata": {}, "execution_count": None}
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return {
+        "cells": [{**empty, "id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)],
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
