@@ -83,7 +83,7 @@ class Advice:
             together = " + ".join(names[rank] for rank in self.best.ranks)
             head = f"Use {together} together: {speed:.2f} times the speed of the fastest alone."
         else:
-            head = f"Use {names[self.best.ranks[0]]} alone: no group is quicker."
+            head = f"Use {names[min(self.best.ranks)]} alone: no group is quicker."
         if len(names) == 1:
             return head
         rows = self.break_even_rows

@@ -34,7 +34,8 @@ class Durability:
     """
 
     def __post_init__(self) -> None:
-        if self.every != "epoch" and (not isinstance(self.every, int) or self.every < 1):
+        number = isinstance(self.every, int) and not isinstance(self.every, bool) and self.every >= 1
+        if self.every != "epoch" and not number:
             raise CaseError(
                 f"{self.every!r} is no interval.",
                 where="every",

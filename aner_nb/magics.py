@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 from aner_nb.doctor import diagnose
@@ -22,7 +21,7 @@ _HELP: Final = (
 )
 
 
-def register(shell: InteractiveShell) -> None:
+def register(shell: Any) -> None:
     """Bring the magics to a shell; what ``%load_ext aner_nb`` does."""
     shell.register_magic_function(_line, "line", "aner")
     shell.register_magic_function(_cell, "cell", "aner")
@@ -74,7 +73,7 @@ def _suite(chosen: Suite, options: argparse.Namespace) -> Any:
 
 
 @contextlib.contextmanager
-def _hosting(scheduler: str, placements: Any) -> Iterator[Any]:
+def _hosting(scheduler: str, placements: Any) -> Generator[Any]:
     from aner_nb.launch import connect, local_cluster
 
     with connect(scheduler) if scheduler else local_cluster(placements) as cluster:
@@ -116,7 +115,7 @@ def _options(line: str) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
+def _plain_errors() -> Generator[None]:
     """Turn our errors into one line without a traceback."""
     try:
         yield

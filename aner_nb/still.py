@@ -73,15 +73,23 @@ def rows_of(study: Study, summary: StudySummary) -> list[Row]:
     """Return one row for each case of the suite, in its order."""
     known = {case.case: case for case in summary.cases}
     return [
-        _row(known[case.name]) if case.name in known else _empty_row(case.name, _ranks(case.placements, case.weights))
+        _row(known[case.name])
+        if case.name in known
+        else _empty_row(case.name, _ranks(case.placements, case.weights))
         for case in study.suite.cases
     ]
 
 
 def _row(case: CaseSummary) -> Row:
-    reason = f"{case.status.replace('_', ' ')}: {case.reason}" if case.reason else case.status.replace("_", " ")
+    reason = (
+        f"{case.status.replace('_', ' ')}: {case.reason}" if case.reason else case.status.replace("_", " ")
+    )
     agreement = case.agreement
-    verdict = "" if agreement is None else f"{'yes' if agreement.agrees else 'NO'}, {agreement.maximum_relative:.1e}"
+    verdict = (
+        ""
+        if agreement is None
+        else f"{'yes' if agreement.agrees else 'NO'}, {agreement.maximum_relative:.1e}"
+    )
     return Row(
         case=case.case,
         ranks=_ranks(case.placements, case.weights),
@@ -131,7 +139,9 @@ class Picture:
         return svg_png(self.svg)
 
 
-def pictures(summary: StudySummary, receipts: Sequence[TrialReceipt], cases: Collection[str]) -> list[Picture]:
+def pictures(
+    summary: StudySummary, receipts: Sequence[TrialReceipt], cases: Collection[str]
+) -> list[Picture]:
     """Return the charts of these cases that have something to show."""
     names = set(cases)
     chosen = tuple(case for case in summary.cases if case.case in names)
@@ -212,7 +222,17 @@ def shown_html(what: Shown) -> str:
         )
         for row in rows
     ]
-    head = ("case", "ranks", "native fit, s", "complete, s", "group", "test", "agrees", "memory, MiB", "trials")
+    head = (
+        "case",
+        "ranks",
+        "native fit, s",
+        "complete, s",
+        "group",
+        "test",
+        "agrees",
+        "memory, MiB",
+        "trials",
+    )
     warnings = "".join(f"<li>{text(warning)}</li>" for warning in what.summary.warnings)
     return (
         f'<div class="aner-view"><p><b>{text(study.suite.name)}</b> {text(note)}</p>'
@@ -229,4 +249,6 @@ def headline(study: Study, rows: Sequence[Row]) -> str:
 
 def _figure(picture: Picture) -> str:
     source = base64.b64encode(picture.svg.encode()).decode()
-    return f'<img alt="{text(picture.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{source}">'
+    return (
+        f'<img alt="{text(picture.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{source}">'
+    )

@@ -62,6 +62,4 @@ def placed(trial: aner.Trial, **changes: Any) -> aner.Trial:
         msgspec.structs.replace(rank, placement=f"Atlas-01/{rank.placement}", configuration_id=CONFIGURATION)
         for rank in trial.receipt.ranks
     )
-    return dataclasses.replace(
-        trial, receipt=msgspec.structs.replace(trial.receipt, ranks=ranks, **changes)
-    )
+    return dataclasses.replace(trial, receipt=msgspec.structs.replace(trial.receipt, ranks=ranks, **changes))

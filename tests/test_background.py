@@ -32,7 +32,13 @@ class NoCluster:
 
 def inline_case(name: str, *, epochs: int = 3) -> Case:
     return Case(
-        name, data=iris(), layers=[8, 3], batch=30, epochs=epochs, ranks=["numpy:1", "numpy:1"], channel="inline"
+        name,
+        data=iris(),
+        layers=[8, 3],
+        batch=30,
+        epochs=epochs,
+        ranks=["numpy:1", "numpy:1"],
+        channel="inline",
     )
 
 
@@ -134,7 +140,9 @@ def test_cancel_ends_a_trial_and_the_next_run_goes_on(tmp_path: Path) -> None:
     assert first.wait(10)
     again = BackgroundRun(small_suite(2), NoCluster(), out=tmp_path / "short")
     started: list[TrialStarted] = []
-    again._subscribers.append(lambda event: started.append(event) if isinstance(event, TrialStarted) else None)
+    again._subscribers.append(
+        lambda event: started.append(event) if isinstance(event, TrialStarted) else None
+    )
     again.start()
     assert again.wait(30)
     assert again.state == "finished"

@@ -19,7 +19,9 @@ FILES = {
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.name != "__init__.py"
 }
-PACKAGES = {".".join(path.relative_to(ROOT).parent.parts): path for path in sorted(PACKAGE.rglob("__init__.py"))}
+PACKAGES = {
+    ".".join(path.relative_to(ROOT).parent.parts): path for path in sorted(PACKAGE.rglob("__init__.py"))
+}
 ALL = FILES | PACKAGES
 ONLY_IN = {
     "tensorflow": {"backends.tensorflow"},

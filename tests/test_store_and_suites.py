@@ -55,7 +55,10 @@ def test_rounds_interleave_all_cases_in_a_seeded_order() -> None:
         ("[1, 2]", "is not a mapping"),
         ("name: x", "the field 'cases' is missing"),
         ("cases: [{name: a}]\nfoo: 1", "unknown field 'foo'"),
-        ("repetitions: 0\ncases: [{name: a, data: iris, layers: [3], batch: 3, epochs: 1}]", "repetitions: 0 is not"),
+        (
+            "repetitions: 0\ncases: [{name: a, data: iris, layers: [3], batch: 3, epochs: 1}]",
+            "repetitions: 0 is not",
+        ),
         ("cases: [{name: a, layers: [3], batch: 3, epochs: 1}]", "case 'a': the field 'data' is missing"),
     ],
 )
@@ -110,7 +113,9 @@ def test_a_saved_trial_can_be_read_with_steps_and_vector(tmp_path: Path) -> None
 def test_failed_trials_are_kept_beside_each_other(tmp_path: Path) -> None:
     folder = ResultsFolder(tmp_path)
     failed = aner.run(
-        aner.Case("tiny", data=aner.iris(), layers=[3], batch=45, epochs=9, ranks=["numpy"], channel="inline"),
+        aner.Case(
+            "tiny", data=aner.iris(), layers=[3], batch=45, epochs=9, ranks=["numpy"], channel="inline"
+        ),
         stop=lambda: True,
     )
     with folder.writing():

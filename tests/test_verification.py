@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-import aner_nb as aner
 from aner_nb.bundle import BundleError, write_bundle
 from aner_nb.receipts import FailureRecord
 from aner_nb.verification import CHECKSUMS, verify
@@ -44,7 +43,9 @@ def sign(bundle: Path) -> None:
     (bundle / CHECKSUMS).write_text("\n".join(lines) + "\n")
 
 
-def in_trial(change: Callable[[dict[str, Any]], None], file: str = "trials.jsonl", case: str = "pair-f64") -> Any:
+def in_trial(
+    change: Callable[[dict[str, Any]], None], file: str = "trials.jsonl", case: str = "pair-f64"
+) -> Any:
     def corrupt(bundle: Path) -> None:
         records = [json.loads(line) for line in (bundle / file).read_text().splitlines()]
         change(next(record for record in records if record["case_name"] == case))
@@ -124,7 +125,10 @@ def png_with_text(bundle: Path) -> None:
 
 CORRUPTIONS: dict[str, tuple[Any, str]] = {
     "a file changed": (append("trials.jsonl", "\n", signed=False), r"trials\.jsonl: has another SHA-256"),
-    "a file missing": (remove("configurations.json"), r"configurations\.json: is listed in SHA256SUMS but missing"),
+    "a file missing": (
+        remove("configurations.json"),
+        r"configurations\.json: is listed in SHA256SUMS but missing",
+    ),
     "checksums missing": (remove(CHECKSUMS), "SHA256SUMS: is missing"),
     "an extra file": (
         lambda bundle: (bundle / "notes.txt").write_text("x"),
@@ -132,19 +136,37 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
     ),
     "a link": (link, "more: is a link"),
     "a path that leads out": (append(CHECKSUMS, "0" * 64 + "  ../x\n", signed=False), r"\.\./x: leads out"),
-    "no JSON in a trial": (append("trials.jsonl", "{\n"), r"trials\.jsonl:13 : does not fit the schema|trials\.jsonl:13: does not fit"),
+    "no JSON in a trial": (
+        append("trials.jsonl", "{\n"),
+        r"trials\.jsonl:13 : does not fit the schema|trials\.jsonl:13: does not fit",
+    ),
     "an unknown field": (in_trial(lambda t: t.update(extra=1)), "does not fit the schema.*extra"),
     "a missing field": (in_trial(lambda t: t.pop("status")), "does not fit the schema.*status"),
     "a missing default": (in_trial(lambda t: t.pop("tail_rule")), "tail_rule: is missing"),
     "a wrong type": (in_trial(lambda t: t["counts"].update(updates="9")), r"counts\.updates: does not fit"),
     "another schema version": (in_trial(lambda t: t.update(schema_version=2)), "schema_version: is 2"),
-    "a changed case": (in_trial(lambda t: t["case"].update(batch=31)), "contract_id: is not the id of the case"),
+    "a changed case": (
+        in_trial(lambda t: t["case"].update(batch=31)),
+        "contract_id: is not the id of the case",
+    ),
     "a changed contract id": (in_trial(lambda t: t.update(contract_id="0" * 64)), "contract_id"),
-    "a changed work id": (in_trial(lambda t: t.update(work_id="0" * 64)), "work_id: is not the id of the work"),
-    "a renamed case": (in_trial(lambda t: t.update(case_name="other")), "case_name: is not the name in the case"),
-    "counts of updates": (in_trial(lambda t: t["counts"].update(updates=8)), r"counts\.updates: is 8; the plan has 9"),
+    "a changed work id": (
+        in_trial(lambda t: t.update(work_id="0" * 64)),
+        "work_id: is not the id of the work",
+    ),
+    "a renamed case": (
+        in_trial(lambda t: t.update(case_name="other")),
+        "case_name: is not the name in the case",
+    ),
+    "counts of updates": (
+        in_trial(lambda t: t["counts"].update(updates=8)),
+        r"counts\.updates: is 8; the plan has 9",
+    ),
     "counts of batches": (in_trial(lambda t: t["counts"].update(batches=4)), r"counts\.batches: is 4"),
-    "counts of rows": (in_trial(lambda t: t["counts"].update(rows=1)), r"counts\.rows: is 1; the plan has 270"),
+    "counts of rows": (
+        in_trial(lambda t: t["counts"].update(rows=1)),
+        r"counts\.rows: is 1; the plan has 270",
+    ),
     "rows of a rank": (in_trial(lambda t: t["ranks"][0].update(rows=134)), r"ranks\[0\]\.rows: is not 135"),
     "weight of a rank": (in_trial(lambda t: t["ranks"][0].update(weight=2)), r"ranks\.weight: are not"),
     "device": (
@@ -169,7 +191,10 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
         in_trial(lambda t: t["clocks"].update(complete_command_ns=5)),
         r"complete_command_ns: is less than the sum",
     ),
-    "a negative duration": (in_trial(lambda t: t["clocks"].update(source_ns=-1)), "has a duration that cannot be"),
+    "a negative duration": (
+        in_trial(lambda t: t["clocks"].update(source_ns=-1)),
+        "has a duration that cannot be",
+    ),
     "a failed check": (in_trial(lambda t: t["checks"][0].update(passed=False)), "checks: did not all pass"),
     "an epoch dropped": (in_trial(lambda t: t["validation"].pop()), "one record for each of 3 epochs"),
     "an epoch moved": (in_trial(lambda t: t["validation"][0].update(update=4)), r"validation\.update"),
@@ -181,10 +206,16 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
         in_trial(lambda t: t["fingerprints"].update(source="0" * 64)),
         r"fingerprints\.source: differs from other trials|source",
     ),
-    "another plan": (in_trial(lambda t: t["fingerprints"].update(plan="0" * 64)), r"fingerprints\.plan: is not"),
+    "another plan": (
+        in_trial(lambda t: t["fingerprints"].update(plan="0" * 64)),
+        r"fingerprints\.plan: is not",
+    ),
     "another tail rule": (in_trial(lambda t: t.update(tail_rule="first come")), "tail_rule: is not"),
     "a failure that passed": (in_trial(lambda t: t.update(status="failed")), "failure: is missing"),
-    "a warm-up among the trials": (in_trial(lambda t: t.update(role="warm_up")), "role: is warm_up in a file"),
+    "a warm-up among the trials": (
+        in_trial(lambda t: t.update(role="warm_up")),
+        "role: is warm_up in a file",
+    ),
     "another round": (in_trial(lambda t: t.update(round=3)), "round: and position are not those"),
     "another position": (in_trial(lambda t: t.update(position=9)), "seeded schedule"),
     "a warm-up's contract": (
@@ -212,12 +243,24 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
         in_summary(lambda c: c["native_fit"].update(median_ns=c["native_fit"]["median_ns"] + 1)),
         r"pair-f64\.native_fit\.median_ns: is",
     ),
-    "a minimum": (in_summary(lambda c: c["complete_command"].update(minimum_ns=1)), r"complete_command\.minimum_ns"),
-    "a ratio": (in_summary(lambda c: c["fit_comparison"].update(ratio=2.5)), r"fit_comparison\.ratio: is 2\.5"),
-    "a baseline": (in_summary(lambda c: c["fit_comparison"].update(baseline="solo-f32")), r"baseline: is 'solo-f32'"),
+    "a minimum": (
+        in_summary(lambda c: c["complete_command"].update(minimum_ns=1)),
+        r"complete_command\.minimum_ns",
+    ),
+    "a ratio": (
+        in_summary(lambda c: c["fit_comparison"].update(ratio=2.5)),
+        r"fit_comparison\.ratio: is 2\.5",
+    ),
+    "a baseline": (
+        in_summary(lambda c: c["fit_comparison"].update(baseline="solo-f32")),
+        r"baseline: is 'solo-f32'",
+    ),
     "an ideal": (in_summary(lambda c: c["fit_comparison"].update(ideal_ratio=9.0)), "ideal_ratio: is 9"),
     "a count of trials": (in_summary(lambda c: c.update(measured=5)), r"measured: is 5; the trials give 3"),
-    "an agreement flag": (in_summary(lambda c: c["agreement"].update(agrees=False)), r"agreement\.agrees: does not"),
+    "an agreement flag": (
+        in_summary(lambda c: c["agreement"].update(agrees=False)),
+        r"agreement\.agrees: does not",
+    ),
     "a tolerance": (
         in_summary(lambda c: c["agreement"].update(tolerance=0.1)),
         r"agreement\.tolerance: is not the declared 1e-09",
@@ -226,7 +269,10 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
         in_summary(lambda c: c["agreement"].update(root_mean_square=9.0)),
         "has errors that cannot be",
     ),
-    "a summary dropped": (in_document("summaries.json", lambda v: v["cases"].pop()), "has trials but no summary"),
+    "a summary dropped": (
+        in_document("summaries.json", lambda v: v["cases"].pop()),
+        "has trials but no summary",
+    ),
     "a warning dropped": (
         in_document("summaries.json", lambda v: v.update(warnings=["all is well"])),
         "warnings: are not those",
@@ -237,7 +283,10 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
         in_document("suite.json", lambda v: v["cases"].append({**v["cases"][0], "name": "ghost"})),
         "ghost: has no passed",
     ),
-    "another report": (change_text("report.html", '"measured": 3', '"measured": 4'), r"report\.html: shows other"),
+    "another report": (
+        change_text("report.html", '"measured": 3', '"measured": 4'),
+        r"report\.html: shows other",
+    ),
     "a report that loads": (
         change_text("report.html", "<main>", "<main><img src='https://example.org/x.png'>"),
         r"report\.html: loads something from elsewhere",
@@ -272,7 +321,15 @@ def test_every_corruption_is_found_and_named(bundle: Path, name: str) -> None:
 
 
 def test_nothing_private_is_published(tmp_path: Path) -> None:
-    planted = ["secret-host", "ada.lovelace", "/home/ada/data", "10.1.2.3", "aa:bb:cc:dd:ee:ff", "ssh://gate", "424242"]
+    planted = [
+        "secret-host",
+        "ada.lovelace",
+        "/home/ada/data",
+        "10.1.2.3",
+        "aa:bb:cc:dd:ee:ff",
+        "ssh://gate",
+        "424242",
+    ]
     study = make_study(tmp_path / "study", repetitions=1)
     failed = msgspec.structs.replace(
         study.receipts[0],
@@ -281,7 +338,13 @@ def test_nothing_private_is_published(tmp_path: Path) -> None:
         failure=FailureRecord(
             kind="rank_lost", what=" ".join(planted), where=planted[0], remedy=planted[2], reason="rank lost"
         ),
-        host={"name": planted[0], "user": planted[1], "address": planted[3], "route": planted[5], "pid": 424242},
+        host={
+            "name": planted[0],
+            "user": planted[1],
+            "address": planted[3],
+            "route": planted[5],
+            "pid": 424242,
+        },
     )
     receipts = [msgspec.structs.replace(receipt, host=failed.host) for receipt in study.receipts]
     facts = dict(study.folder.document("configurations") or {})

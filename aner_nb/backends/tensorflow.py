@@ -32,7 +32,20 @@ PLUGGABLE_DEVICE_VARIABLE: Final = "ANER_NB_PLUGGABLE_DEVICE"
 _ALIGNMENT: Final = 64
 _BOOKKEEPING: Final = frozenset(
     # Operations that carry shapes, constants or values across, and compute nothing of the gradient.
-    ["_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv", "Const", "NoOp", "Shape", "ShapeN", "Size", "Rank", "Identity", "Placeholder", "BroadcastGradientArgs", "Range", "Pack", "StridedSlice", "ExpandDims", "Cast"]
+    {
+        "_Arg",
+        "_Retval",
+        "_Send",
+        "_Recv",
+        "_HostSend",
+        "_HostRecv",
+        "Const",
+        "NoOp",
+        "Identity",
+        "Placeholder",
+    }
+    | {"Shape", "ShapeN", "Size", "Rank", "Range", "BroadcastGradientArgs"}
+    | {"Pack", "StridedSlice", "ExpandDims", "Cast"}
 )
 
 
@@ -120,7 +133,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         dtype = partition.features.dtype.name
         began = time.perf_counter_ns()
         self._shards = {block: self._place(block) for block in blocks} if resident else {}
-        self._function = self._trace(model, dtype)
+        self._function: Any = self._trace(model, dtype)
         self.proof = self._prove(placement, dtype)
         if resident:
             self._partition = None
@@ -157,7 +170,8 @@ class TensorflowGradientFunction(AbstractGradientFunction):
                     loss = _loss_sum(model, arrays, features, labels)
                 return [loss, *tape.gradient(loss, arrays)]
 
-        return gradients.get_concrete_function()
+        traced: Any = gradients
+        return traced.get_concrete_function()
 
     def _prove(self, placement: Placement, dtype: str) -> DeviceProof:
         """Run the function once on one row and read where everything ran.
@@ -169,7 +183,8 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         eager_context.enable_run_metadata()
         try:
             outputs = self._function(self._upload(vector), *self._place((0, 1)))
-            metadata = eager_context.context().export_run_metadata()
+            running: Any = eager_context.context()
+            metadata = running.export_run_metadata()
         finally:
             eager_context.disable_run_metadata()
         operations: dict[str, int] = {}
@@ -254,5 +269,6 @@ def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any) -> An
         if layer.activation in _ACTIVATIONS:
             output = _ACTIVATIONS[layer.activation](output)
     if model.loss == "mean_squared_error":
-        return tf.reduce_sum(tf.square(output - labels)) / output.shape[1]
+        difference: Any = tf.square(output - labels)
+        return tf.reduce_sum(difference) / model.layers[-1].units
     return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output))

@@ -78,9 +78,7 @@ class App(ipywidgets.VBox):
         """
         suite = self.picker.suite
         placements = placements_for(suite)
-        run = BackgroundRun(
-            suite, lambda: self.cluster_panel.cluster_for(placements), out=self.monitor.out
-        )
+        run = BackgroundRun(suite, lambda: self.cluster_panel.cluster_for(placements), out=self.monitor.out)
         run.start()
         self.monitor.watch(run)
         self.monitor.expanded = True
@@ -163,7 +161,10 @@ class App(ipywidgets.VBox):
             return {"text/html": "", "text/plain": ""}
         from aner_nb.still import shown_html
 
-        return {"text/html": f'<div class="aner-still">{shown_html(shown)}</div>', "text/plain": repr(shown.study)}
+        return {
+            "text/html": f'<div class="aner-still">{shown_html(shown)}</div>',
+            "text/plain": repr(shown.study),
+        }
 
 
 def placements_for(suite: Suite) -> tuple[str, ...]:

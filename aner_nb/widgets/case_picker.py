@@ -188,7 +188,14 @@ class CasePicker(Panel):
 
 def columns(cases: Sequence[Case], offers: Sequence[Offer] | None) -> dict[str, Any]:
     """Return cases as compact columns: 10,000 of them are a few hundred kilobytes."""
-    texts: dict[str, list[str]] = {"ranks": [], "dtype": [], "kind": [], "backends": [], "work": [], "reason": []}
+    texts: dict[str, list[str]] = {
+        "ranks": [],
+        "dtype": [],
+        "kind": [],
+        "backends": [],
+        "work": [],
+        "reason": [],
+    }
     reasons: dict[tuple[Placement, ...], str] = {}
     for case in cases:
         placements = case.placements
@@ -240,7 +247,7 @@ def facts(case: Case) -> list[tuple[str, str]]:
     """Return what there is to say about a case beside its ranks, as label and text."""
     record = case.data.to_record()
     source = str(record.pop("source", "data"))
-    options = ", ".join(f"{name} {value}" for name, value in record.items() if value is not None)
+    options = ", ".join(f"{name} {value}" for name, value in record.items())
     layers = ", ".join(f"{layer.units} {layer.activation}" for layer in case.dense_layers)
     optimizer = case.optimizer.to_record()
     kind = str(optimizer.pop("kind", ""))

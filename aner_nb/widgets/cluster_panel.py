@@ -92,12 +92,15 @@ class ClusterPanel(Panel):
                     self.state, self.message = "none", "The local cluster did not start."
                     raise
                 self._automatic = tuple(placements)
-            return self.cluster
+            started: Any = self.cluster
+            return started
 
     def connect(self, address: str) -> None:
         """Connect to a scheduler, on a thread."""
         if not address:
-            raise CaseError("no address was given.", remedy="Write a scheduler's, such as tls://scheduler:8786.")
+            raise CaseError(
+                "no address was given.", remedy="Write a scheduler's, such as tls://scheduler:8786."
+            )
         self.address = address
 
         def work() -> None:
@@ -122,7 +125,7 @@ class ClusterPanel(Panel):
         if cluster is not None and self._owned:
             threading.Thread(target=cluster.close, name="aner-close", daemon=True).start()
 
-    def running(self, active: bool) -> None:
+    def running(self, active: bool) -> None:  # noqa: FBT001
         """Say whether a trial may be running on the cluster; it is not checked or let go meanwhile."""
         if self.cluster is not None and self.state in ("ready", "running"):
             self.state = "running" if active else "ready"
@@ -155,7 +158,7 @@ class ClusterPanel(Panel):
             self.cluster = cluster
 
     def _check(self) -> None:
-        cluster: Cluster = self.cluster
+        cluster: Any = self.cluster
         platforms, offers = cluster.platforms, cluster.offers
         began = time.monotonic()
         try:
@@ -172,7 +175,9 @@ class ClusterPanel(Panel):
             self.state = "ready"
             self.message = f"{words}; {len(lost)} placements are lost." if lost else f"{words}."
             self.platforms = describe(tuple(known.values()), cluster.offers, lost)
-        self.notify_change({"name": "cluster", "old": cluster, "new": cluster, "owner": self, "type": "change"})
+        self.notify_change(
+            {"name": "cluster", "old": cluster, "new": cluster, "owner": self, "type": "change"}
+        )
 
 
 def describe(
@@ -184,7 +189,11 @@ def describe(
             "name": platform.name,
             "facts": [[label, text] for label, text in _facts(platform)],
             "placements": [
-                {"text": str(offer.placement).split("/")[-1], "tensorflow": _tensorflow(offer), "health": health}
+                {
+                    "text": str(offer.placement).split("/")[-1],
+                    "tensorflow": _tensorflow(offer),
+                    "health": health,
+                }
                 for health, some in (("answers", offers), ("lost", lost))
                 for offer in some
                 if offer.placement.platform == platform.name
@@ -202,7 +211,11 @@ def _facts(platform: Platform) -> list[tuple[str, str]]:
         ("memory", f"{capacity.get('memory_gib', '?')} GiB"),
     ]
     rows += [("GPU", f"{gpu['model']}, {gpu['memory_gib']} GiB") for gpu in capacity.get("gpus", ())]
-    return [*rows, ("system", str(capacity.get("system", ""))), ("configuration", platform.configuration_id[:12])]
+    return [
+        *rows,
+        ("system", str(capacity.get("system", ""))),
+        ("configuration", platform.configuration_id[:12]),
+    ]
 
 
 def _tensorflow(offer: Offer) -> str:

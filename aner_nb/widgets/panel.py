@@ -82,7 +82,8 @@ class Panel(anywidget.AnyWidget):
 
     def _receive(self, _widget: object, content: Any, _buffers: object) -> None:
         def act() -> None:
-            command = self.commands().get(content.get("do") if isinstance(content, dict) else None)
+            asked: Any = content.get("do", "") if isinstance(content, dict) else ""
+            command = self.commands().get(asked)
             if command is None:
                 raise AnerError(f"the browser asked for {content!r}, which is not known.")
             command(content)

@@ -46,12 +46,16 @@ class RunMonitor(Panel):
     can_start = traitlets.Bool(False, help="Whether Start may be pressed.").tag(sync=True)
     start_label = traitlets.Unicode("Start", help="What Start says.").tag(sync=True)
     live = traitlets.Dict(dict(_NO_LIVE), help="As `Progress.snapshot`.").tag(sync=True)
-    curves = traitlets.Dict(dict(_NO_CURVES), help="Float32: (update, loss), (update, loss, accuracy).").tag(sync=True)
+    curves = traitlets.Dict(dict(_NO_CURVES), help="Float32: (update, loss), (update, loss, accuracy).").tag(
+        sync=True
+    )
     lanes = traitlets.List(traitlets.Dict(), help="As `Progress.lanes`.").tag(sync=True)
     queue = traitlets.Unicode("", help="Case and trial, a line each.").tag(sync=True)
     marks = traitlets.Bytes(b"", help="State of each trial in the queue, as a code.").tag(sync=True)
 
-    def __init__(self, run: BackgroundRun | None = None, *, on_start: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, run: BackgroundRun | None = None, *, on_start: Callable[[], None] | None = None
+    ) -> None:
         self.run: BackgroundRun | None = None
         self._on_start = on_start
         self._shown_progress: Progress | None = None

@@ -165,7 +165,11 @@ def _table(rows: Sequence[Row]) -> dict[str, Any]:
     columns: list[tuple[str, list[str], list[float | None] | None]] = [
         ("Ranks", [row.ranks for row in rows], None),
         ("Fit, s", [shown(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
-        ("Complete, s", [shown(row.complete_command, 2) for row in rows], [row.complete_command for row in rows]),
+        (
+            "Complete, s",
+            [shown(row.complete_command, 2) for row in rows],
+            [row.complete_command for row in rows],
+        ),
         ("Group", [f"{row.ratio:.2f}×" if row.ratio else "" for row in rows], [row.ratio for row in rows]),
         ("Test", [row.quality() for row in rows], [row.test for row in rows]),
         ("Agrees", [row.agreement for row in rows], None),

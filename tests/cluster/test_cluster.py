@@ -43,7 +43,9 @@ def test_the_channel_makes_no_difference_to_a_single_bit(cluster: aner.Cluster, 
 
 
 @pytest.mark.tensorflow
-def test_tensorflow_ranks_do_not_depend_on_the_channel_and_agree_with_standalone(cluster: aner.Cluster) -> None:
+def test_tensorflow_ranks_do_not_depend_on_the_channel_and_agree_with_standalone(
+    cluster: aner.Cluster,
+) -> None:
     shared = vector(iris(ranks=["cpu:1", "cpu:1"], dtype="float64", channel="shared_memory"), cluster)
     socket = vector(iris(ranks=["cpu:1", "cpu:1"], dtype="float64", channel="socket"), cluster)
     three = vector(iris(ranks=["cpu:1", ("cpu:1", 7), "cpu:1"], dtype="float64"), cluster)
@@ -147,7 +149,9 @@ def test_advice_covers_every_choice_of_ranks(cluster: aner.Cluster) -> None:
 
 
 def test_a_suite_resumes_and_runs_nothing_twice(cluster: aner.Cluster, tmp_path: Any) -> None:
-    suite = aner.Suite("tiny", (iris(), dataclasses.replace(iris(), name="solo", ranks=["numpy"])), repetitions=2)
+    suite = aner.Suite(
+        "tiny", (iris(), dataclasses.replace(iris(), name="solo", ranks=["numpy"])), repetitions=2
+    )
     ended: list[str] = []
 
     def watch(event: Any) -> None:

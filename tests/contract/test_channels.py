@@ -175,7 +175,9 @@ def test_a_lost_coordinator_ends_the_rank(make_pair: Callable[..., Pair]) -> Non
 def test_a_failure_arrives_as_its_kind(make_pair: Callable[..., Pair], kind: str, expected: type) -> None:
     pair = make_pair()
     pair.channel.post(0, (0, 1))
-    pair.far.send_document(Kind.FAILURE, {"kind": kind, "what": "no device.", "where": "rank 0", "remedy": "x"})
+    pair.far.send_document(
+        Kind.FAILURE, {"kind": kind, "what": "no device.", "where": "rank 0", "remedy": "x"}
+    )
     with pytest.raises(expected, match="rank 0: no device"):
         wait_for(pair.channel)
 

@@ -79,7 +79,9 @@ def test_ranks_without_rows_take_part() -> None:
 
 def test_a_wrong_count_of_rows_breaks_the_contract() -> None:
     channels = [Scripted(0, np.ones(8), 0), Scripted(1, np.ones(8), 0, lie=1)]
-    with pytest.raises(ContractBroken, match="rank 1: the rank answered for 6 rows in update 0, its shard has 5"):
+    with pytest.raises(
+        ContractBroken, match="rank 1: the rank answered for 6 rows in update 0, its shard has 5"
+    ):
         star(channels).exchange(first_update(2))
 
 

@@ -75,9 +75,7 @@ def test_a_killed_rank_is_named_within_seconds(pair: aner.Cluster) -> None:
 
 
 def test_a_frozen_rank_passes_the_deadline_and_the_next_trial_runs(pair: aner.Cluster) -> None:
-    trial = aner.run(
-        long_case(epochs=2000), pair, subscribers=[hurting(signal.SIGSTOP)], deadline_seconds=2
-    )
+    trial = aner.run(long_case(epochs=2000), pair, subscribers=[hurting(signal.SIGSTOP)], deadline_seconds=2)
     assert trial.receipt.failure is not None
     assert trial.receipt.failure.kind == "deadline_exceeded"
     assert "no reply in update" in trial.receipt.failure.what
