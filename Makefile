@@ -14,6 +14,7 @@ demo: $(STAMP)
 
 test: $(TESTS_STAMP)
 	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600
 
 test-fast: $(TESTS_STAMP)
 	$(BIN)/python -m pytest -m "not cluster and not tensorflow and not browser and not slow"
