@@ -7,17 +7,20 @@ STAMP := $(VENV)/.installed
 TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
 
-.PHONY: demo test test-fast check lab bench clean
+.PHONY: demo test test-fast test-browser check lab bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
 
 test: $(TESTS_STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not browser"
 	$(BIN)/python -m pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600
 
 test-fast: $(TESTS_STAMP)
 	$(BIN)/python -m pytest -m "not cluster and not tensorflow and not browser and not slow"
+
+test-browser: $(TESTS_STAMP)
+	$(BIN)/python -m pytest tests/browser
 
 check: $(TESTS_STAMP)
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aner_nb as aner
@@ -266,6 +266,7 @@ cases = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(cases)
 def test_any_case_survives_its_record_and_keeps_its_ids(case: Case) -> None:
     read = case_from_record(json.loads(canonical_json(case.to_record())))
@@ -274,6 +275,7 @@ def test_any_case_survives_its_record_and_keeps_its_ids(case: Case) -> None:
     assert (read.contract_id, read.work_id) == (case.contract_id, case.work_id)
 
 
+@settings(max_examples=40)
 @given(cases, cases)
 def test_cases_are_equal_exactly_if_their_contracts_are(left: Case, right: Case) -> None:
     assert (left == right) == (left.contract_id == right.contract_id)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,17 @@ def test_the_inventory_lies_where_the_variable_or_the_desktop_says(
 def test_a_configuration_is_pinned() -> None:
     expected = hashlib.sha256(b'{"cores":2,"packages":{"numpy":"2.0"}}').hexdigest()
     assert configuration_id({"packages": {"numpy": "2.0"}, "cores": 2}) == expected
+
+
+def test_machines_are_numbered_under_a_lock(path: Path) -> None:
+    platform_names(["a"])
+    found: list[dict[str, str]] = []
+    asking = threading.Thread(target=lambda: found.append(platform_names(["b"])))
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        asking.start()
+        asking.join(0.2)
+        assert found == []
+        path.write_text('{"a": "Atlas-01", "c": "Atlas-02"}')
+    asking.join(30)
+    assert found == [{"b": "Atlas-03"}]

@@ -98,6 +98,8 @@ def test_sums_are_added_in_rank_order() -> None:
         assert state.parameters.tolist() == [-1 / 3]
         state.apply(exchange(np.array([[1e16], [1.0], [-1e16]]), 1), wire)
         assert state.parameters.tolist() == [-1 / 3]
+        state.apply(exchange(np.array([[0.0], [0.0], [1e16], [-1e16], [5.0]]), 1), wire)
+        assert state.parameters.tolist() == [-1 / 3 - 1.0]
 
 
 def test_the_ranks_sums_are_left_as_they_were() -> None:

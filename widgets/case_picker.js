@@ -1,7 +1,7 @@
 // @ts-check
 // Pick cases: presets, filters, a list of any length, and the ranks of the case at hand.
 
-import { button, el, freshId, labelled, panel, settled } from "./dom.js";
+import { button, el, form, freshId, labelled, panel, settled } from "./dom.js";
 import { counted } from "./format.js";
 import { marks, readColumns } from "./columns.js";
 import { Grid } from "./grid.js";
@@ -261,15 +261,9 @@ function rankEditor(model, detail, offers) {
     });
     model.send({ do: "edit", row: detail.row, name: name.value.trim(), ranks });
   };
-  return el(
-    "form",
-    {
-      class: "aner-editor",
-      onsubmit: (/** @type {Event} */ event) => {
-        event.preventDefault();
-        save();
-      },
-    },
+  return form(
+    "aner-editor",
+    save,
     el(
       "table",
       {},

@@ -1,7 +1,7 @@
 // @ts-check
 // The cluster: machines, what each offers, and whether it answers.
 
-import { button, el, labelled, panel } from "./dom.js";
+import { button, el, form, labelled, panel } from "./dom.js";
 import { counted } from "./format.js";
 
 /** @typedef {import("./dom.js").Model} Model */
@@ -41,28 +41,17 @@ function render({ model, el: host }) {
 function startForm(model) {
   const placements = el("input", { value: model.get("wanted"), size: 24, spellcheck: "false" });
   const address = el("input", { value: model.get("address"), size: 24, placeholder: "tls://scheduler:8786", spellcheck: "false" });
-  /** @param {() => void} go @param {...any} children */
-  const form = (go, ...children) =>
-    el(
-      "form",
-      {
-        class: "aner-bar",
-        onsubmit: (/** @type {Event} */ event) => {
-          event.preventDefault();
-          go();
-        },
-      },
-      ...children,
-    );
   return el(
     "div",
     {},
     form(
+      "aner-bar",
       () => model.send({ do: "start", placements: placements.value }),
       labelled("On this machine", placements),
       el("button", { type: "submit" }, "Start local cluster"),
     ),
     form(
+      "aner-bar",
       () => model.send({ do: "connect", address: address.value }),
       labelled("Dask scheduler", address),
       el("button", { type: "submit" }, "Connect"),

@@ -140,6 +140,34 @@ export function button(text, press, attributes = {}) {
 }
 
 /**
+ * A form that does something when it is sent, by its button or by Enter in a field. JupyterLab keeps Enter from
+ * sending forms in its cells, so that it is dealt with here.
+ *
+ * @param {string} className
+ * @param {() => void} send
+ * @param {...Child} children
+ * @returns {HTMLFormElement}
+ */
+export function form(className, send, ...children) {
+  return el(
+    "form",
+    {
+      class: className,
+      onsubmit: (/** @type {Event} */ event) => {
+        event.preventDefault();
+        send();
+      },
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key !== "Enter" || !(event.target instanceof HTMLInputElement)) return;
+        event.preventDefault();
+        send();
+      },
+    },
+    ...children,
+  );
+}
+
+/**
  * Call at most once in a while: the last of a burst of calls counts.
  *
  * @template {any[]} T

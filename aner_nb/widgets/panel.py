@@ -67,6 +67,7 @@ class Panel(anywidget.AnyWidget):
     def __init__(self, **traits: Any) -> None:
         self.lock = threading.RLock()
         super().__init__(**traits)
+        self._answer_anywhere()
         self.on_msg(self._receive)
 
     @abstractmethod
@@ -79,6 +80,19 @@ class Panel(anywidget.AnyWidget):
             action()
         except Exception as error:  # noqa: BLE001 -- shown
             self.error = sentence(error)
+
+    def _send(self, msg: Any, buffers: Any = None) -> None:
+        super()._send(msg, buffers=buffers)
+        self._answer_anywhere()
+
+    def _answer_anywhere(self) -> None:
+        """Let the browser's messages go to the subshell that it names, also while a cell runs.
+
+        ipykernel 7 sends them to the thread that the widget last sent from, which is the busy main one: without this,
+        Cancel would wait for the end of a long cell.
+        """
+        if self.comm is not None:
+            vars(self.comm).pop("_reply_subshell_id", None)
 
     def _receive(self, _widget: object, content: Any, _buffers: object) -> None:
         def act() -> None:

@@ -50,7 +50,7 @@ cases:
   - {name: iris-cuda, epochs: 40, ranks: ["cuda:0"]}
   - {name: iris-f64, epochs: 40, dtype: float64, ranks: ["numpy:1"]}
 """
-LONG = SUITE.replace("name: tiny", "name: long").replace("epochs: 40", "epochs: 4000")
+LONG = SUITE.replace("name: tiny", "name: long").replace("epochs: 40", "epochs: 12000")
 
 
 @pytest.fixture(scope="session")
