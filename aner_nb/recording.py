@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from aner_nb.receipts import (
     Status,
 )
 from aner_nb.work import Work, staging
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def summarise_phases(columns: NDArray[np.int64], names: Sequence[str]) -> dict[str, PhaseSummary]:
@@ -163,14 +166,22 @@ def failure_of(error: AnerError | None) -> FailureRecord | None:
     return FailureRecord(**error.to_record(), reason=reason)
 
 
-def iterate_steps(record: Record) -> Iterator[dict[str, float]]:
-    """Yield one row an update, with every phase of every rank in nanoseconds, as a table's rows."""
-    for index in range(record.updates):
-        row: dict[str, float] = {"update": index, "loss": float(record.loss[index])}
-        for column, name in enumerate(COORDINATOR_PHASES):
-            row[f"coordinator_{name}_ns"] = int(record.coordinator_ns[index, column])
-        for rank in range(record.rows.shape[1]):
-            row[f"rank{rank}_rows"] = int(record.rows[index, rank])
-            for column, name in enumerate(CHANNEL_PHASES):
-                row[f"rank{rank}_{name}_ns"] = int(record.ranks_ns[index, rank, column])
-        yield row
+def steps_table(columns: Mapping[str, NDArray[Any]]) -> pandas.DataFrame:
+    """Return one row an update, with every phase of every rank in nanoseconds.
+
+    Parameters
+    ----------
+    columns
+        ``loss`` (updates,), ``rows`` (updates, ranks), ``coordinator_ns`` (updates, phases) and ``ranks_ns``
+        (updates, ranks, phases): as a results folder keeps them, or ``vars`` of a `Record`.
+    """
+    import pandas
+
+    table: dict[str, NDArray[Any]] = {"loss": columns["loss"]}
+    for column, name in enumerate(COORDINATOR_PHASES):
+        table[f"coordinator_{name}_ns"] = columns["coordinator_ns"][:, column]
+    for rank in range(columns["rows"].shape[1]):
+        table[f"rank{rank}_rows"] = columns["rows"][:, rank]
+        for column, name in enumerate(CHANNEL_PHASES):
+            table[f"rank{rank}_{name}_ns"] = columns["ranks_ns"][:, rank, column]
+    return pandas.DataFrame(table).rename_axis("update")

@@ -19,6 +19,7 @@ from aner_nb.events import Subscriber, SuiteStarted
 from aner_nb.execution import DEADLINE_SECONDS, run
 from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
+from aner_nb.recording import steps_table
 from aner_nb.store import ResultsFolder, StoreError
 from aner_nb.suites import Slot, Suite, suite
 from aner_nb.trial import Trial
@@ -75,6 +76,52 @@ class Study:
             receipts=self.receipts,
             configurations=self.folder.document("configurations") or {},
             suite=self.suite.to_record(),
+        )
+
+    def duration_chart(self, *, dark: bool = False) -> Any:
+        """Return the chart of both clocks (Altair)."""
+        from aner_nb.charts import duration_chart
+
+        return duration_chart(self.summary(), dark=dark)
+
+    def validation_chart(self, *, dark: bool = False) -> Any:
+        """Return the chart of the validation losses (Altair)."""
+        from aner_nb.charts import validation_chart
+
+        return validation_chart(self.receipts, dark=dark)
+
+    def memory_chart(self, *, dark: bool = False) -> Any:
+        """Return the chart of memory by scope (Altair)."""
+        from aner_nb.charts import memory_chart
+
+        return memory_chart(self.summary(), dark=dark)
+
+    def scaling_chart(self, *, dark: bool = False) -> Any:
+        """Return the chart of the groups' speed beside the ideal (Altair)."""
+        from aner_nb.charts import scaling_chart
+
+        return scaling_chart(self.summary(), dark=dark)
+
+    def timeline_chart(self, case: str, repetition: int = 1, *, dark: bool = False) -> Any:
+        """Return the chart of where a typical update of a case goes (Altair)."""
+        from aner_nb.charts import timeline_chart
+
+        return timeline_chart(self._columns(case, repetition), case, dark=dark)
+
+    def steps(self, case: str, repetition: int = 1) -> Any:
+        """Return one row an update of a measured trial, with all phases, as a DataFrame."""
+        return steps_table(self._columns(case, repetition))
+
+    def _columns(self, case: str, repetition: int) -> dict[str, NDArray[Any]]:
+        for receipt in self.receipts:
+            if (receipt.case_name, receipt.role, receipt.repetition) == (case, "measured", repetition):
+                columns = self.folder.steps(receipt)
+                if columns is not None:
+                    return columns
+        raise StoreError(
+            f"there are no step columns of {case!r}, repetition {repetition}.",
+            where=str(self.folder.path),
+            remedy=f"Cases: {', '.join(item.name for item in self.suite.cases)}.",
         )
 
     def measured(self, case: Case) -> tuple[TrialReceipt, ...]:
