@@ -71,13 +71,14 @@ class BackgroundRun:
         """What ended the run, if it failed."""
         self._slots = self.suite.schedule()
         self.progress = Progress(self._slots, [False] * len(self._slots), {})
+        self.cluster: PlatformHost | None = None
+        """What the run uses, once it is there."""
         self._cluster = cluster
         self._subscribers = list(subscribers)
         self._deadline_seconds = deadline_seconds
         self._state: State = "ready"
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     @property
     def state(self) -> State:
@@ -103,8 +104,7 @@ class BackgroundRun:
             self._stop.clear()
             self.error = None
             self._set("starting")
-            self._thread = threading.Thread(target=self._work, name="aner-run", daemon=True)
-            self._thread.start()
+            _Thread(self, self._work).start()
 
     def pause(self) -> None:
         """Stop between trials: the current trial goes on to its end, the next waits for `resume`.
@@ -154,7 +154,7 @@ class BackgroundRun:
         receipts = ResultsFolder(self.out).receipts()
         self.progress = Progress(self._slots, *earlier(self._slots, receipts))
         try:
-            cluster = self._cluster() if callable(self._cluster) else self._cluster
+            self.cluster = self._cluster() if callable(self._cluster) else self._cluster
             with self._changed:
                 if self._stop.is_set():
                     return "cancelled"
@@ -162,7 +162,7 @@ class BackgroundRun:
                     self._set("running")
             run_suite(
                 self.suite,
-                cluster,
+                self.cluster,
                 out=self.out,
                 subscribers=[self.progress.see, *self._subscribers],
                 stop=self._stop.is_set,
@@ -182,3 +182,19 @@ class BackgroundRun:
                 self._changed.wait_for(lambda: self._state != "paused")
             if self._stop.is_set():
                 raise Cancelled("cancelled on request.")
+
+
+class _Thread(threading.Thread):
+    """The thread of a run."""
+
+    def __init__(self, owner: BackgroundRun, work: Callable[[], None]) -> None:
+        threading.Thread.__init__(self, target=work, name="aner-run", daemon=True)
+        self.owner = owner
+
+
+def run_into(out: str | Path) -> BackgroundRun | None:
+    """Return the run of this process that writes to a results folder now; None: there is none."""
+    for thread in threading.enumerate():
+        if isinstance(thread, _Thread) and thread.owner.out.resolve() == Path(out).resolve():
+            return thread.owner
+    return None

@@ -214,6 +214,7 @@ class Cluster:
 
     def _freshen(self, offers: Sequence[Offer]) -> None:
         """Restart the workers that hosted a rank of ours before, where they are under a nanny."""
+        self._wait_for_workers({offer.worker for offer in offers}, _RETURN_SECONDS)
         addresses = self._addresses(offers)
         stale = [
             offer.worker for offer, address in zip(offers, addresses, strict=True) if address in self._used
@@ -229,10 +230,11 @@ class Cluster:
                 f"workers did not come back within {_RESTART_SECONDS} s of their restart.",
                 remedy="Look at the workers' logs.",
             ) from error
-        self._wait_for_workers({offer.worker for offer in offers})
+        self._wait_for_workers({offer.worker for offer in offers}, _RESTART_SECONDS)
 
-    def _wait_for_workers(self, names: set[str]) -> None:
-        deadline = time.monotonic() + _RESTART_SECONDS
+    def _wait_for_workers(self, names: set[str], seconds: float) -> None:
+        """Wait until all of them are there, as after a loss while their nannies start them anew."""
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             workers = self._workers().values()
             if names <= {str(worker["name"]) for worker in workers}:

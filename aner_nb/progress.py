@@ -7,19 +7,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 from aner_nb.events import EpochValidated, Event, StageEntered, TrialEnded, TrialStarted, UpdateDone
 from aner_nb.receipts import TrialReceipt
 from aner_nb.suites import Slot
 
 SlotStatus = Literal["waiting", "running", "passed", "failed", "cancelled", "not_run"]
+STATUSES: Final[tuple[SlotStatus, ...]] = get_args(SlotStatus)
 
 CURVE_POINTS: Final = 200
 """Most points kept of a trial's loss; a longer trial is sampled evenly."""
 
 _RATE_SAMPLES: Final = 8
-_CLOSED: Final[tuple[SlotStatus, ...]] = ("passed", "failed", "cancelled", "not_run")
 _NANOSECONDS: Final = 1e9
 
 
@@ -66,15 +66,33 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.slots = tuple(slots)
-        self.status: list[SlotStatus] = ["passed" if done else "waiting" for done in passed]
+        self.codes = bytearray(STATUSES.index("passed" if done else "waiting") for done in passed)
+        """State of each slot: its place in `STATUSES`."""
         self.current: CurrentTrial | None = None
         self.lanes: tuple[dict[str, Any], ...] = ()
         """Each rank's median phases in the last passed trial; see `lanes_of`."""
         self._clock = clock
         self._seconds: dict[str, list[float]] = {case: list(own) for case, own in seconds.items()}
         self._index = {_key(slot): index for index, slot in enumerate(self.slots)}
+        self._counts = dict.fromkeys(STATUSES, 0)
+        self._waiting = dict.fromkeys((slot.case.name for slot in self.slots), 0)
+        for slot, done in zip(self.slots, passed, strict=True):
+            self._counts["passed" if done else "waiting"] += 1
+            self._waiting[slot.case.name] += not done
         self._running: int | None = None
         self._rates: deque[tuple[int, int]] = deque(maxlen=_RATE_SAMPLES)
+
+    @property
+    def status(self) -> list[SlotStatus]:
+        """State of each slot."""
+        return [STATUSES[code] for code in self.codes]
+
+    def _mark(self, index: int, status: SlotStatus) -> None:
+        before = STATUSES[self.codes[index]]
+        self.codes[index] = STATUSES.index(status)
+        self._counts[before] -= 1
+        self._counts[status] += 1
+        self._waiting[self.slots[index].case.name] -= before == "waiting"
 
     def see(self, event: Event) -> None:
         """Take in an event."""
@@ -104,7 +122,7 @@ class Progress:
         )
         self._running = self._index.get((event.case, event.role, event.repetition))
         if self._running is not None:
-            self.status[self._running] = "running"
+            self._mark(self._running, "running")
             self.current.slot = self.slots[self._running]
 
     def _validated(self, current: CurrentTrial, event: EpochValidated) -> None:
@@ -118,21 +136,20 @@ class Progress:
     def _end(self, current: CurrentTrial, event: TrialEnded) -> None:
         current.ended = event
         current.stage = event.status.replace("_", " ")
-        status: SlotStatus = event.status  # type: ignore[assignment]
+        status = cast("SlotStatus", event.status)
         if self._running is not None:
-            self.status[self._running] = status
+            self._mark(self._running, status)
         if status == "passed":
             self._seconds.setdefault(event.case, []).append(self._clock() - current.since)
         if status == "not_run":  # the suite skips the case's other trials
             for index, slot in enumerate(self.slots):
-                if slot.case.name == event.case and self.status[index] == "waiting":
-                    self.status[index] = "not_run"
+                if slot.case.name == event.case and not self.codes[index]:
+                    self._mark(index, "not_run")
         self._running = None
 
     def counts(self) -> dict[str, int]:
         """Return how many trials there are of each status, and in all."""
-        found = {status: self.status.count(status) for status in ("waiting", "running", *_CLOSED)}
-        return {**found, "all": len(self.status)}
+        return {**self._counts, "all": len(self.slots)}
 
     def seconds_left(self) -> float | None:
         """Return the estimated time until the end; None while there is nothing to go by."""
@@ -143,10 +160,7 @@ class Progress:
         if not known:
             return None
         typical = statistics.fmean(known.values())
-        left = 0.0
-        for slot, status in zip(self.slots, self.status, strict=True):
-            if status == "waiting":
-                left += known.get(slot.case.name, typical)
+        left: float = sum(count * known.get(case, typical) for case, count in self._waiting.items())
         if self.current is not None and self.current.ended is None:
             whole = known.get(self.current.started.case, typical)
             left += max(0.0, whole - (self._clock() - self.current.since))

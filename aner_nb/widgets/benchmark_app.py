@@ -7,11 +7,11 @@ import dataclasses
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ipywidgets
 
-from aner_nb.background import BackgroundRun
+from aner_nb.background import BackgroundRun, run_into
 from aner_nb.case import Case, Placement
 from aner_nb.errors import AnerError, BackendUnavailable, CaseError
 from aner_nb.matching import TENSORFLOW_VERSIONS, match_offers
@@ -56,6 +56,7 @@ class App(ipywidgets.VBox):
         self.monitor.observe(self._on_out, "out")
         self.monitor.on_end(self._ended)
         self._picked()
+        self._join(run_into(self.monitor.out))
         threading.Thread(target=self._show_earlier, name="aner-earlier", daemon=True).start()
 
     @property
@@ -80,7 +81,16 @@ class App(ipywidgets.VBox):
         placements = placements_for(suite)
         run = BackgroundRun(suite, lambda: self.cluster_panel.cluster_for(placements), out=self.monitor.out)
         run.start()
+        self._join(run)
+
+    def _join(self, run: BackgroundRun | None) -> None:
+        """Watch a run that has begun, here or in an app that was shown before."""
+        if run is None:
+            return
         self.monitor.watch(run)
+        if run.cluster is not None and self.cluster_panel.cluster is None:
+            self.cluster_panel.show(cast("Cluster", run.cluster))
+        self.cluster_panel.running(active=True)
         self.monitor.expanded = True
         self.picker.expanded = False
         self.results.expanded = False

@@ -53,7 +53,11 @@ class ClusterPanel(Panel):
         if cluster is None:
             self.message = "No cluster yet: a run starts one on this machine, or choose here."
         else:
-            self._take(cluster, owned=False)
+            self.show(cluster)
+
+    def show(self, cluster: Cluster) -> None:
+        """Show a cluster that others own: it is not stopped here."""
+        self._take(cluster, owned=False)
 
     def commands(self) -> Mapping[str, Command]:
         return {
@@ -173,7 +177,7 @@ class ClusterPanel(Panel):
         words = f"{len(here)} workers answered within {taken:.1f} s"
         with self.hold_sync():
             self.state = "ready"
-            self.message = f"{words}; {len(lost)} placements are lost." if lost else f"{words}."
+            self.message = f"{words}; placements lost: {len(lost)}." if lost else f"{words}."
             self.platforms = describe(tuple(known.values()), cluster.offers, lost)
         self.notify_change(
             {"name": "cluster", "old": cluster, "new": cluster, "owner": self, "type": "change"}

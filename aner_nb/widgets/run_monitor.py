@@ -14,7 +14,6 @@ from aner_nb.progress import Progress
 from aner_nb.widgets.panel import Command, Panel, front_end, one_line, sentence
 
 TICK_SECONDS: Final = 0.4
-_CODES: Final = {"waiting": 0, "running": 1, "passed": 2, "failed": 3, "cancelled": 4, "not_run": 5}
 _NO_LIVE: Final[dict[str, Any]] = {"counts": {}, "seconds_left": None, "current": None}
 _NO_CURVES: Final = {"loss": b"", "validation": b""}
 
@@ -123,7 +122,7 @@ class RunMonitor(Panel):
                     f"{one_line(slot.case.name)}\t{slot.role.replace('_', '-')} {slot.repetition}"
                     for slot in progress.slots
                 )
-            self.marks = bytes(map(_CODES.__getitem__, progress.status))
+            self.marks = bytes(progress.codes)
             self.lanes = list(progress.lanes)
             self.live = _rounded(progress.snapshot())
             self.curves = _curves(progress)
