@@ -296,3 +296,27 @@ def test_a_document_that_cannot_be_written_is_a_sentence(
     with pytest.raises(StoreError, match=r"results cannot be written \(Input/output error\)"):
         ResultsFolder(tmp_path).save_document("suite", {})
     assert files(tmp_path) == []
+
+
+def test_every_attempt_that_failed_is_kept(tmp_path: Path) -> None:
+    folder = ResultsFolder(tmp_path)
+    stopped = run(stop=lambda: True)
+    with folder.writing():
+        names = [folder.save(stopped).name for _ in range(3)]
+    assert names == [f"trial-1.cancelled-{attempt}.json" for attempt in (1, 2, 3)]
+    assert folder.receipts() == [stopped.receipt] * 3
+
+
+def test_the_columns_by_update_are_kept(tmp_path: Path, passed: aner.Trial) -> None:
+    folder = ResultsFolder(tmp_path)
+    with folder.writing():
+        folder.save(passed)
+    steps = folder.steps(passed.receipt)
+    assert steps is not None and passed.steps is not None
+    assert {name: column.shape[:2] for name, column in steps.items()} == {
+        "coordinator_ns": (4, 3),
+        "ranks_ns": (4, 1),
+        "rows": (4, 1),
+        "loss": (4,),
+    }
+    np.testing.assert_array_equal(steps["loss"], passed.steps.loss)

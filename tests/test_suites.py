@@ -218,3 +218,18 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         CaseError, match=r"folder\.yaml: the file cannot be read \(Is a directory\)\. Check the path"
     ):
         suite(tmp_path / "folder.yaml")
+
+
+def test_a_suite_that_does_not_exist_is_refused_and_the_others_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        CaseError, match=r"^there is no suite 'slow'\. Name one of cpu, .*quick.*, or a \.yaml file"
+    ):
+        suite("slow")
+    with pytest.raises(CaseError, match=r"none\.yaml: the file cannot be read \(No such file or directory\)"):
+        suite(tmp_path / "none.yaml")
+
+
+def test_the_cpu_suite_warms_up_once_and_measures_three_times_in_both_types() -> None:
+    roles = [slot.role for slot in suite("cpu").schedule()]
+    assert (roles.count("warm_up"), roles.count("measured")) == (19, 57)
+    assert {case.dtype for case in suite("cpu").cases} == {"float32", "float64"}

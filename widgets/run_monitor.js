@@ -138,9 +138,9 @@ function trialView(model) {
       if (!current) return;
       setText(title, `${current.case}, ${current.role.replace("_", "-")} ${current.repetition}: ${current.stage}`);
       setText(reason, current.reason);
-      reason.hidden = !current.reason;
+      reason.hidden = !current.reason || current.stage === "cancelled";
       const epochs = `epoch ${current.epoch} of ${current.epochs}`;
-      updates.set(current.update, current.updates, `${current.update} of ${counted(current.updates, "update")} · ${epochs}`);
+      updates.set(current.update, current.updates, `${current.update.toLocaleString("en")} of ${counted(current.updates, "update")} · ${epochs}`);
       const values = [number(current.rate), number(current.loss, 4), number(current.validation_loss, 4), percent(current.accuracy)];
       values.forEach((value, index) => setText(figures[index].value, value));
     },

@@ -12,7 +12,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.slow, pyt
 
 def test_memory_is_flat_over_five_thousand_updates(cluster: aner.Cluster) -> None:
     case = aner.Case(
-        "steady", data=aner.iris(), layers=[16, 3], batch=9, epochs=500, split=(0.6, 0.2, 0.2), ranks=["cpu:1"]
+        "steady",
+        data=aner.iris(),
+        layers=[16, 3],
+        batch=9,
+        epochs=500,
+        split=(0.6, 0.2, 0.2),
+        ranks=["cpu:1"],
     )
     receipt = aner.run(case, cluster).raise_unless_passed().receipt
     assert receipt.counts is not None
