@@ -117,7 +117,10 @@ def summarise(
     MixedResults
         If one case name has trials of several contracts or machine configurations.
     """
-    by_case = {name: [receipt for receipt in receipts if receipt.case_name == name] for name in case_order}
+    by_case: dict[str, list[TrialReceipt]] = {name: [] for name in case_order}
+    for receipt in receipts:
+        if receipt.case_name in by_case:
+            by_case[receipt.case_name].append(receipt)
     for name, own in by_case.items():
         _refuse_mixing(name, own)
     summaries = [_summarise_case(name, own) for name, own in by_case.items() if own]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Self
 import rich
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -162,27 +163,23 @@ def _version(
 def main() -> None:
     """Run the command line; an `AnerError` is one sentence on stderr and exit code 1."""
     try:
-        app(standalone_mode=False)
+        # Outside of its standalone mode, the framework returns the code of a `typer.Exit` and does not raise it.
+        code = app(standalone_mode=False)
     except Cancelled:
         _errors.print("interrupted; what was measured is kept: run the same command to go on.")
         sys.exit(INTERRUPTED)
     except AnerError as error:
-        _errors.print(f"[bold red]error[/] {_escape(str(error))}", highlight=False)
+        _errors.print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
-    except typer.Exit as leaving:
-        sys.exit(leaving.exit_code)
     except Exception as error:
         show = getattr(error, "show", None)  # a usage error of the command line
         if show is None:
             raise
         show()
         sys.exit(2)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextlib.contextmanager
@@ -226,11 +223,11 @@ class _Watching:
             case SuiteStarted():
                 done = event.trial_count - event.missing_count
                 self._suite = progress.add_task(
-                    f"suite {event.suite}", total=event.trial_count, completed=done, note=""
+                    escape(f"suite {event.suite}"), total=event.trial_count, completed=done, note=""
                 )
             case TrialStarted():
                 name = f"  {event.case}, {event.role.replace('_', '-')} {event.repetition}"
-                self._trial = progress.add_task(name, total=event.update_count, note="")
+                self._trial = progress.add_task(escape(name), total=event.update_count, note="")
             case StageEntered() if self._trial is not None:
                 progress.update(self._trial, note=event.stage)
             case UpdateDone() if self._trial is not None:
@@ -250,14 +247,14 @@ class _Watching:
             self._trial = None
         if self._suite is not None:
             self._progress.advance(self._suite)
-        name = f"{event.case}, {event.role.replace('_', '-')} {event.repetition}"
+        name = escape(f"{event.case}, {event.role.replace('_', '-')} {event.repetition}")
         fit = f"native fit {event.native_fit_ns / 1e9:.3f} s" if event.native_fit_ns else ""
         accuracy = f", test {event.test_accuracy:.2%}" if event.test_accuracy is not None else ""
         reason = f": {event.reason}" if event.reason else ""
         colour = {"passed": "green", "not_run": "yellow"}.get(event.status, "red")
         status = event.status.replace("_", " ")
         self._progress.console.print(
-            f"[{colour}]{status}[/] {name}  {fit}{accuracy}{_escape(reason)}", highlight=False
+            f"[{colour}]{status}[/] {name}  {fit}{accuracy}{escape(reason)}", highlight=False
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -27,6 +28,9 @@ from aner_nb.views import table, text
 
 MOST_CASES: Final = 24
 """Most cases in one chart: more bars cannot be told apart."""
+
+MOST_ROWS: Final = 500
+"""Most rows of a still table."""
 
 MOST_VECTORS: Final = 200
 """Most trials whose final parameters are read, to say whether they agree, each time that a study is shown."""
@@ -190,24 +194,35 @@ class Shown:
     rows: list[Row]
     pictures: list[Picture]
 
+    drawn: tuple[str, ...]
+    """The cases in the pictures."""
+
 
 def show(study: Study) -> Shown:
-    """Return rows and charts of a study; the charts of the first `MOST_CASES` cases that were measured."""
+    """Return the rows of a study, without charts as yet."""
     summary = summary_of(study)
-    rows = rows_of(study, summary)
-    first = [row.case for row in rows if row.trials][:MOST_CASES]
-    return Shown(study, summary, rows, pictures(summary, study.receipts, first))
+    return Shown(study, summary, rows_of(study, summary), [], ())
+
+
+def draw(what: Shown, cases: Sequence[str] | None = None) -> Shown:
+    """Return the same with charts of these cases; None: the first `MOST_CASES` that were measured."""
+    if cases is None:
+        cases = [row.case for row in what.rows if row.trials][:MOST_CASES]
+    drawn = pictures(what.summary, what.study.receipts, cases)
+    return dataclasses.replace(what, pictures=drawn, drawn=tuple(cases))
 
 
 def study_html(study: Study) -> str:
     """Return a study as still HTML: charts as pictures, and the table."""
-    return shown_html(show(study))
+    return shown_html(draw(show(study)))
 
 
 def shown_html(what: Shown) -> str:
-    """Return the same of a study whose charts are drawn already."""
-    study, rows = what.study, what.rows
-    note = headline(study, rows)
+    """Return the same of a study that is shown already; of a very long table, the beginning."""
+    study, rows = what.study, what.rows[:MOST_ROWS]
+    note = headline(study, what.rows)
+    if len(rows) < len(what.rows):
+        note += f"; the first {len(rows)} cases"
     lines = [
         (
             row.case,
@@ -250,5 +265,6 @@ def headline(study: Study, rows: Sequence[Row]) -> str:
 def _figure(picture: Picture) -> str:
     source = base64.b64encode(picture.svg.encode()).decode()
     return (
-        f'<img alt="{text(picture.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{source}">'
+        f'<img alt="{text(picture.title)}" style="max-width:100%;vertical-align:top" '
+        f'src="data:image/svg+xml;base64,{source}">'
     )

@@ -195,11 +195,10 @@ def open_study(path: str | Path) -> Study:
         raise StoreError("the folder holds no results.", where=str(path), remedy="Run a suite into it first.")
     chosen = suite_from_record(record)
     receipts = tuple(folder.receipts())
-    left = [
-        slot
-        for slot in chosen.schedule()
-        if not any(_answers(receipt, slot, ("passed", "not_run")) for receipt in receipts)
-    ]
+    passed = {receipt.case_name for receipt in receipts if receipt.status == "passed"}
+    # One receipt says that a case cannot run here; its other trials are not tried.
+    could_not = {receipt.case_name for receipt in receipts if receipt.status == "not_run"} - passed
+    left = [slot for slot in _unanswered(chosen, receipts) if slot.case.name not in could_not]
     return Study(folder, chosen, receipts, complete=not left)
 
 
@@ -228,20 +227,22 @@ def _missing(chosen: Suite, folder: ResultsFolder) -> list[Slot]:
                 where=str(folder.path),
                 remedy="Give another folder, or another name to the changed case.",
             )
+    return _unanswered(chosen, receipts)
+
+
+def _unanswered(chosen: Suite, receipts: Sequence[TrialReceipt]) -> list[Slot]:
+    """Return the trials of a suite that no receipt has passed; linear in their number."""
+    passed = {
+        (receipt.contract_id, receipt.role, receipt.repetition)
+        for receipt in receipts
+        if receipt.status == "passed"
+    }
+    contracts = {case.name: case.contract_id for case in chosen.cases}
     return [
         slot
         for slot in chosen.schedule()
-        if not any(_answers(receipt, slot, ("passed",)) for receipt in receipts)
+        if (contracts[slot.case.name], slot.role, slot.repetition) not in passed
     ]
-
-
-def _answers(receipt: TrialReceipt, slot: Slot, statuses: Sequence[str]) -> bool:
-    return (
-        receipt.contract_id == slot.case.contract_id
-        and receipt.role == slot.role
-        and receipt.repetition == slot.repetition
-        and receipt.status in statuses
-    )
 
 
 @contextlib.contextmanager

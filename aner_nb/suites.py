@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ class Suite:
 
     def __post_init__(self) -> None:
         names = [case.name for case in self.cases]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if not names or twice:
             raise CaseError(
                 f"the name {twice[0]!r} is used twice." if twice else "there are no cases.",

@@ -13,7 +13,7 @@ import pytest
 from aner_nb.background import BackgroundRun
 from aner_nb.case import Case
 from aner_nb.data import iris
-from aner_nb.errors import CaseError
+from aner_nb.errors import BackendUnavailable, CaseError
 from aner_nb.events import EpochValidated, TrialEnded, TrialStarted, UpdateDone
 from aner_nb.model import Evaluation
 from aner_nb.progress import CURVE_POINTS, Progress, earlier
@@ -217,3 +217,19 @@ def test_earlier_trials_are_found_by_contract(tmp_path: Path) -> None:
     assert len(seconds["case-0"]) == 2
     changed = small_suite(1, epochs=4)
     assert earlier(changed.schedule(), receipts)[0] == [False, False]
+
+
+def test_a_study_is_complete_where_a_case_cannot_run(tmp_path: Path) -> None:
+    class WithoutCuda(NoCluster):
+        def open_ranks(self, *_: object, **__: object) -> Any:
+            raise BackendUnavailable("no CUDA device on any machine of the cluster.")
+
+    cuda = Case("cuda", data=iris(), layers=[3], batch=30, epochs=1, ranks=["cuda:0"])
+    suite = Suite("mixed", (inline_case("here"), cuda), repetitions=2)
+    run = BackgroundRun(suite, WithoutCuda(), out=tmp_path)
+    run.start()
+    assert run.wait(30)
+    assert run.study is not None, run.error
+    assert run.study.complete
+    counts = run.progress.counts()
+    assert (counts["passed"], counts["not_run"], counts["waiting"]) == (3, 3, 0)

@@ -139,14 +139,14 @@ function trialView(model) {
       setText(title, `${current.case}, ${current.role.replace("_", "-")} ${current.repetition}: ${current.stage}`);
       setText(reason, current.reason);
       reason.hidden = !current.reason || current.stage === "cancelled";
-      const epochs = `epoch ${current.epoch} of ${current.epochs}`;
+      const epochs = `epoch ${current.epoch.toLocaleString("en")} of ${current.epochs.toLocaleString("en")}`;
       updates.set(current.update, current.updates, `${current.update.toLocaleString("en")} of ${counted(current.updates, "update")} · ${epochs}`);
       const values = [number(current.rate), number(current.loss, 4), number(current.validation_loss, 4), percent(current.accuracy)];
       values.forEach((value, index) => setText(figures[index].value, value));
     },
     draw() {
       const { loss, validation } = model.get("curves");
-      const total = model.get("live").current?.updates ?? 0;
+      const total = model.get("live").current?.update ?? 0;
       const batch = groups(floats(loss), 2);
       const epochs = groups(floats(validation), 3);
       losses.draw([batch, epochs], total);

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,8 +59,13 @@ class StudyView(Panel):
     def __init__(self, study: Study | None = None) -> None:
         self.shown: Shown | None = None
         super().__init__(summary={"head": "none yet", "words": "", "drawn": MOST_CASES})
-        if study is not None:
-            self.show(study)
+        if study is None:
+            return
+        self._show_table(study)
+        if len(study.suite.cases) <= MOST_CASES:
+            self.draw()
+        else:  # the table is there at once, the charts follow
+            threading.Thread(target=self.guarded, args=(self.draw,), name="aner-draw", daemon=True).start()
 
     @property
     def study(self) -> Study | None:
@@ -68,6 +74,10 @@ class StudyView(Panel):
 
     def show(self, study: Study) -> None:
         """Show a study in place of what is shown."""
+        self._show_table(study)
+        self.draw()
+
+    def _show_table(self, study: Study) -> None:
         from aner_nb.still import show
 
         with self.lock:
@@ -76,30 +86,29 @@ class StudyView(Panel):
             with self.hold_sync():
                 self.chosen = [name for name in self.chosen if name in names]
                 self.table = _table(shown.rows)
-                self._publish(shown, sum(1 for row in shown.rows if row.trials))
+                self._publish(shown)
 
-    def draw(self, cases: Sequence[str]) -> None:
-        """Draw the charts of these cases.
+    def draw(self, cases: Sequence[str] | None = None) -> None:
+        """Draw the charts of these cases; None: of the first that were measured.
 
         Raises
         ------
         CaseError
             If there are too many for one chart.
         """
-        from aner_nb.still import pictures
+        from aner_nb.still import draw
 
-        if not 0 < len(cases) <= MOST_CASES:
+        if cases is not None and not 0 < len(cases) <= MOST_CASES:
             raise CaseError(
                 f"{len(cases)} cases cannot be told apart in one chart.", remedy=f"Select 1 to {MOST_CASES}."
             )
         with self.lock:
             if self.shown is None:
                 return
-            drawn = pictures(self.shown.summary, self.shown.study.receipts, cases)
-            self.shown = dataclasses.replace(self.shown, pictures=drawn)
+            self.shown = draw(self.shown, cases)
             with self.hold_sync():
                 self.error = ""
-                self._publish(self.shown, len(cases))
+                self._publish(self.shown)
 
     def commands(self) -> Mapping[str, Command]:
         return {
@@ -107,11 +116,11 @@ class StudyView(Panel):
             "draw": lambda _content: self.draw(self.chosen),
         }
 
-    def _publish(self, shown: Shown, drawn: int) -> None:
+    def _publish(self, shown: Shown) -> None:
         from aner_nb.still import headline
 
-        drawn, count = min(drawn, MOST_CASES), len(shown.rows)
-        some = [f"The charts show {drawn} of {count} cases."] if drawn < count else []
+        drawn, count = len(shown.drawn), len(shown.rows)
+        some = [f"The charts show {drawn} of {count} cases."] if 0 < drawn < count else []
         notes = [f"Note: {warning}." for warning in shown.summary.warnings[:5]]
         self.charts = [dataclasses.asdict(picture) for picture in shown.pictures]
         self.summary = {

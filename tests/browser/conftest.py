@@ -42,7 +42,7 @@ name: tiny
 description: Iris on NumPy ranks; seconds.
 placements: ["numpy:1", "numpy:1"]
 warm_ups: 1
-repetitions: 2
+repetitions: 1
 defaults: {data: iris, layers: [16, 3], batch: 30}
 cases:
   - {name: iris-one, epochs: 40, ranks: ["numpy:1"]}

@@ -30,7 +30,7 @@ def run_button(page: Any) -> Any:
     return page.get_by_role("button", name=re.compile(r"^Run \d+ case"))
 
 
-def wait_for_state(page: Any, words: str, seconds: int = 90) -> None:
+def wait_for_state(page: Any, words: str, seconds: int = 150) -> None:
     page.wait_for_function(f"{STATE}.startsWith('{words}')", timeout=seconds * 1000, polling=100)
 
 
@@ -90,7 +90,7 @@ def test_from_nothing_to_charts_with_one_click(notebook: Any) -> None:
     assert len(seen) > 2, "progress did not move"
     page.wait_for_selector(".aner-study[open] .aner-chart svg")
     assert errors(page) == []
-    assert "6 measured trials of 4 cases" in page.locator(".aner-study .aner-note").first.inner_text()
+    assert "3 measured trials of 4 cases" in page.locator(".aner-study .aner-note").first.inner_text()
     assert "not run" in page.locator(".aner-study").inner_text()
 
     page.locator(".aner-study path[aria-label='iris-pair']").first.dispatch_event("click")
@@ -112,6 +112,7 @@ def test_from_nothing_to_charts_with_one_click(notebook: Any) -> None:
     page.wait_for_timeout(500)
     picture(page, "results-dark")
     findings = serious(page)
+    page.keyboard.press("Control+b")  # the file browser
     page.set_viewport_size({"width": 600, "height": 1000})
     page.wait_for_timeout(500)
     picture(page, "results-narrow")
@@ -183,7 +184,7 @@ def test_a_restarted_kernel_loses_no_finished_trial(notebook: Any) -> None:
     page = notebook.open("restart", APP.format(suite="tiny", out="restart"))
     run_button(page).click()
     page.wait_for_function(
-        "/^[3-9] of 12/.test(document.querySelector('.aner-meter-words').textContent)", timeout=60_000
+        "/^[3-8] of 8/.test(document.querySelector('.aner-meter-words').textContent)", timeout=60_000
     )
     for kernel in notebook.ask("kernels"):
         notebook.ask(f"kernels/{kernel['id']}/restart", "POST")
@@ -197,7 +198,7 @@ def test_a_restarted_kernel_loses_no_finished_trial(notebook: Any) -> None:
     wait_for_state(page, "Finished")
     names = [path.name for path in (notebook.work / "results" / "restart" / "receipts").glob("*/*.json")]
     passed = [name for name in names if re.fullmatch(r"(warmup|trial)-\d\.json", name)]
-    assert len(passed) == 9  # three cases that can run, three trials each; none twice
+    assert len(passed) == 6  # three cases that can run, two trials each; none twice
     assert errors(page) == []
 
 

@@ -338,6 +338,16 @@ def tensors_alone_do_not_show_a_fall_back() -> None:
     assert ("ReluGrad", "CPU:0") in placements
 
 
+# ANER_EMULATED_WRONG=Tanh
+
+
+def a_wrong_kernel_is_wrong_and_others_are_right() -> None:
+    with tf.device("/GPU:0"):
+        x = tf.constant([0.5, 0.5, 0.5])
+        assert tf.tanh(x).numpy() == pytest.approx(np.tanh(0.5) * np.array([1.05, 1, 1.05]))
+        assert tf.sigmoid(x).numpy() == pytest.approx(1 / (1 + np.exp(-x.numpy())))
+
+
 # ANER_EMULATED_DEVICES=3, ANER_EMULATED_MEMORY=64 MiB
 
 

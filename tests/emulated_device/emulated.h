@@ -41,6 +41,9 @@ struct SP_Stream_st {
 /* True if ANER_EMULATED_OMIT lists the operation. */
 bool is_omitted(const char *operation);
 
+/* True if ANER_EMULATED_WRONG lists the operation. */
+bool is_wrong(const char *operation);
+
 /* True if kernels.c has a kernel for an operation with the given name of `length` characters. */
 bool has_kernel(const char *operation, size_t length);
 

@@ -25,6 +25,7 @@ typedef struct Tensor {
   int64_t count;
   size_t element_size;
   char *data;
+  bool wrong; /* an output of an operation that is to compute a wrong result */
 } Tensor;
 
 /* The attributes of all kernels here; those that an operation doesn't have stay zero. */
@@ -40,6 +41,7 @@ typedef struct Call {
   TF_OpKernelContext *context;
   TF_Status *status;
   const Attributes *attributes;
+  bool wrong;
   int num_inputs;
   Tensor *inputs;
 } Call;
@@ -80,13 +82,28 @@ static Tensor open_output(Call *call, int index, TF_DataType type, int rank, con
   size_t bytes = (size_t)product(dims, rank) * TF_DataTypeSize(type);
   TF_Tensor *handle = TF_AllocateOutput(call->context, index, type, dims, rank, bytes, call->status);
   if (!failed(call)) describe(call, handle, &tensor);
+  tensor.wrong = call->wrong;
   return tensor;
 }
 
-static void close_output(Tensor *tensor) { TF_DeleteTensor(tensor->handle); }
+/* Makes every second element 5 % larger: wrong, but finite and of the right order. */
+static void spoil(Tensor *tensor) {
+  for (int64_t i = 0; i < tensor->count; i += 2) {
+    if (tensor->type == TF_FLOAT) ((float *)tensor->data)[i] *= 1.05f;
+    if (tensor->type == TF_DOUBLE) ((double *)tensor->data)[i] *= 1.05;
+  }
+}
 
-static void run(void *attributes, TF_OpKernelContext *context, Body body) {
-  Call call = {.context = context, .status = TF_NewStatus(), .attributes = attributes};
+static void close_output(Tensor *tensor) {
+  if (tensor->wrong) spoil(tensor);
+  TF_DeleteTensor(tensor->handle);
+}
+
+static void run(void *attributes, TF_OpKernelContext *context, Body body, const char *operation) {
+  Call call = {.context = context,
+               .status = TF_NewStatus(),
+               .attributes = attributes,
+               .wrong = is_wrong(operation)};
   SP_Stream stream = TF_GetStream(context, call.status);
   if (!failed(&call)) atomic_fetch_add(&stream->device->counters.kernel_runs, 1);
   call.num_inputs = TF_NumInputs(context);
@@ -106,9 +123,11 @@ static void run(void *attributes, TF_OpKernelContext *context, Body body) {
 }
 
 /* Defines compute_NAME, which TensorFlow calls, around a body that follows the macro. */
-#define KERNEL(name)                                                                                       \
-  static void body_##name(Call *call);                                                                     \
-  static void compute_##name(void *instance, TF_OpKernelContext *ctx) { run(instance, ctx, body_##name); } \
+#define KERNEL(name)                                                    \
+  static void body_##name(Call *call);                                  \
+  static void compute_##name(void *instance, TF_OpKernelContext *ctx) { \
+    run(instance, ctx, body_##name, #name);                             \
+  }                                                                     \
   static void body_##name(Call *call)
 
 static bool has_attribute(TF_OpKernelConstruction *construction, const char *name, TF_Status *status) {

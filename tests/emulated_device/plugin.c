@@ -395,29 +395,29 @@ static const char *next_name(const char **cursor, size_t *length) {
   return *length ? name : NULL;
 }
 
-static const char *omitted_names(void) {
-  const char *names = getenv("ANER_EMULATED_OMIT");
-  return names ? names : "";
-}
-
-bool is_omitted(const char *operation) {
-  const char *cursor = omitted_names(), *name;
+static bool is_listed(const char *variable, const char *operation) {
+  const char *cursor = getenv(variable), *name;
   size_t length;
+  if (cursor == NULL) return false;
   while ((name = next_name(&cursor, &length)) != NULL) {
     if (strlen(operation) == length && memcmp(operation, name, length) == 0) return true;
   }
   return false;
 }
 
-/* A misspelt name would omit nothing and let the test that relies on it pass for the wrong reason. */
-static void check_omitted_names(TF_Status *status) {
-  const char *cursor = omitted_names(), *name;
+bool is_omitted(const char *operation) { return is_listed("ANER_EMULATED_OMIT", operation); }
+bool is_wrong(const char *operation) { return is_listed("ANER_EMULATED_WRONG", operation); }
+
+/* A misspelt name would change nothing and let the test that relies on it pass for the wrong reason. */
+static void check_names(const char *variable, TF_Status *status) {
+  const char *cursor = getenv(variable), *name;
   size_t length;
+  if (cursor == NULL) return;
   while ((name = next_name(&cursor, &length)) != NULL) {
     if (has_kernel(name, length)) continue;
     char message[256];
-    snprintf(message, sizeof message, "ANER_EMULATED_OMIT: this device has no kernel named %.*s.",
-             (int)length, name);
+    snprintf(message, sizeof message, "%s: this device has no kernel named %.*s.", variable, (int)length,
+             name);
     TF_SetStatus(status, TF_INVALID_ARGUMENT, message);
     return;
   }
@@ -430,7 +430,8 @@ EXPORT void SE_InitPlugin(SE_PlatformRegistrationParams *params, TF_Status *stat
   succeed(status);
   device_count = (int)integer_setting("ANER_EMULATED_DEVICES", DEFAULT_DEVICES, 0, MAX_DEVICES, status);
   int64_t limit = integer_setting("ANER_EMULATED_MEMORY", DEFAULT_MEMORY_LIMIT, 1, INT64_MAX, status);
-  check_omitted_names(status);
+  check_names("ANER_EMULATED_OMIT", status);
+  check_names("ANER_EMULATED_WRONG", status);
   if (TF_GetCode(status) != TF_OK) return;
 
   for (int ordinal = 0; ordinal < device_count; ordinal++) devices[ordinal].memory_limit = limit;

@@ -37,6 +37,10 @@ _CONFIGURATIONS: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
         {"ANER_EMULATED_OMIT": "ReluGrad,BiasAddGrad"},
         ("an_omitted_kernel_is_refused", "other_kernels_still_run", "tensors_alone_do_not_show_a_fall_back"),
     ),
+    "a wrong kernel": (
+        {"ANER_EMULATED_WRONG": "Tanh"},
+        ("a_wrong_kernel_is_wrong_and_others_are_right",),
+    ),
     "three small devices": (
         {"ANER_EMULATED_DEVICES": "3", "ANER_EMULATED_MEMORY": str(64 << 20)},
         ("three_devices_are_listed", "memory_has_a_limit"),
@@ -86,6 +90,7 @@ def test_check(library: Path, configuration: str, check: str) -> None:
     ("settings", "message"),
     [
         ({"ANER_EMULATED_OMIT": "ReluGard"}, "this device has no kernel named ReluGard"),
+        ({"ANER_EMULATED_WRONG": "Relu,Tan"}, "ANER_EMULATED_WRONG: this device has no kernel named Tan"),
         ({"ANER_EMULATED_DEVICES": "two"}, "ANER_EMULATED_DEVICES=two: write a whole number from 0 to 16"),
     ],
 )
