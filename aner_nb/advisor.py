@@ -32,7 +32,8 @@ class Advice:
     predictions: tuple[Prediction, ...]
     """Every standalone and every group, quickest first."""
     break_even_rows: int | None
-    """Smallest batch from which all ranks together beat the fastest alone; None: none in reach."""
+    """Smallest batch from which all ranks together beat the fastest alone, as far down as was measured; None: none in
+    reach."""
     break_even_parameters: int | None
     """The same as a size of model, at the case's batch; None: none in reach."""
 
@@ -88,6 +89,8 @@ class Advice:
             return head
         rows = self.break_even_rows
         batch = "at no batch up to 4,194,304 rows" if rows is None else f"from a batch of {rows:,} rows on"
+        if rows == self.calibration.least_rows:
+            batch += " (smaller ones were not measured)"
         size = self.break_even_parameters
         model = "no size of model" if size is None else f"about {size:,} parameters on"
         prefix = "" if size is None else "from "
@@ -133,7 +136,12 @@ def advise_from(name: str, calibration: Calibration) -> Advice:
         name,
         calibration,
         tuple(predictions),
-        break_even_rows(calibration.alone, calibration.coordinator, together=calibration.together),
+        break_even_rows(
+            calibration.alone,
+            calibration.coordinator,
+            together=calibration.together,
+            least=calibration.least_rows,
+        ),
         _break_even_parameters(calibration),
     )
 

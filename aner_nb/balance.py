@@ -91,6 +91,30 @@ def fit_cost(samples: Sequence[tuple[int, float]]) -> RankCost:
     return RankCost(float(overhead), row, float(np.sqrt(np.mean(residuals**2))))
 
 
+def fit_together(alone: RankCost, samples: Sequence[tuple[int, float]]) -> RankCost:
+    """Fit a rank's cost while all ranks compute, to (rows, seconds) samples.
+
+    Company shares memory, caches and cores, so it adds to the cost alone and never takes from it: without that
+    bound, the noise of two separate fits would let a group pay at any batch. The extra cost ``d + c * rows`` is
+    fitted by least squares on relative errors with d and c not negative.
+    """
+    rows = np.array([item[0] for item in samples], float)
+    seconds = np.array([item[1] for item in samples], float)
+    extra = (seconds - alone.overhead_s - alone.row_s * rows) / seconds
+    fixed, growing = 1.0 / seconds, rows / seconds
+    candidates = [
+        (0.0, max(0.0, float(extra @ growing / (growing @ growing)))),
+        (max(0.0, float(extra @ fixed / (fixed @ fixed))), 0.0),
+    ]
+    if len(set(rows.tolist())) > 1:
+        (d, c), *_ = np.linalg.lstsq(np.stack([fixed, growing], axis=1), extra, rcond=None)
+        if d >= 0 and c >= 0:
+            candidates = [(float(d), float(c))]
+    d, c = min(candidates, key=lambda pair: float(np.sum((extra - pair[0] * fixed - pair[1] * growing) ** 2)))
+    residuals = seconds - (alone.overhead_s + d + (alone.row_s + c) * rows)
+    return RankCost(alone.overhead_s + d, alone.row_s + c, float(np.sqrt(np.mean(residuals**2))))
+
+
 def best_shares(costs: Sequence[RankCost], rows: int) -> tuple[int, ...]:
     """Return the whole-number shares of `rows` that make the slowest rank as quick as can be.
 
@@ -181,9 +205,10 @@ def break_even_rows(
     coordinator: CoordinatorCost,
     *,
     together: Sequence[RankCost] | None = None,
+    least: int = 1,
     limit: int = 2**22,
 ) -> int | None:
-    """Return the smallest batch from which the group of all ranks beats its fastest member alone.
+    """Return the smallest batch, from `least` on, from which the group of all ranks beats its fastest member alone.
 
     `costs` are the ranks' while the others idle, `together` while all compute; None: the same. The result is None
     if it is not below `limit` rows. Found by doubling and bisection, since the advantage grows with the rows.
@@ -195,13 +220,12 @@ def break_even_rows(
         alone = min(predict(costs, coordinator, rows, (rank,)).update_s for rank in everyone)
         return group < alone
 
-    high = 1
+    low, high = least - 1, least
     while not pays(high):
-        high *= 2
+        low, high = high, high * 2
         if high > limit:
             return None
-    low = high // 2
-    while high - low > 1:
+    while high - low > 1 and high > least:
         middle = (low + high) // 2
         low, high = (low, middle) if pays(middle) else (middle, high)
     return high

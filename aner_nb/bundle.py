@@ -140,6 +140,7 @@ def public_suite_record(suite: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: suite[name] for name in kept},
         "cases": [dict(case) for case in suite["cases"]],
+        **({"earlier": list(suite["earlier"])} if suite.get("earlier") else {}),
     }
 
 

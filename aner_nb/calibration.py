@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from aner_nb.backends.base import GradientSum, Partition
-from aner_nb.balance import CoordinatorCost, RankCost, fit_cost
+from aner_nb.balance import CoordinatorCost, RankCost, fit_cost, fit_together
 from aner_nb.case import Case
 from aner_nb.channels.base import AbstractChannel, wait_any
 from aner_nb.collectives.base import Exchange
@@ -47,6 +47,11 @@ class Calibration:
     parameters: int
     seconds: float
     """What the calibration itself took, without starting the ranks."""
+
+    @property
+    def least_rows(self) -> int:
+        """Rows of the smallest batch that was measured: below it nothing is known."""
+        return max(1, self.rows // max(_DIVISORS))
 
 
 def calibrate(case: Case, host: RankHost, *, stop: Callable[[], None] = lambda: None) -> Calibration:
@@ -103,7 +108,7 @@ def _measure(work: Work, ranks: Ranks, rows: int) -> Calibration:
             for share in {max(1, rows // (divisor * count)) for divisor in _DIVISORS}:
                 for index, sample in enumerate(_time_together(ranks, share)):
                     samples[index] += sample
-            together = tuple(fit_cost(own) for own in samples)
+            together = tuple(fit_together(cost, own) for cost, own in zip(alone, samples, strict=True))
         coordinator = CoordinatorCost(
             _time_apply(state, ranks, 1),
             max(0.0, _time_apply(state, ranks, count) - _time_apply(state, ranks, 1)),

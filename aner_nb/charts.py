@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
-import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.analysis import CaseSummary, StudySummary
-from aner_nb.coordinator import CHANNEL_PHASES, COORDINATOR_PHASES
 from aner_nb.receipts import TrialReceipt
+from aner_nb.timeline import typical_bars
 
 Row = dict[str, Any]
 
@@ -187,7 +186,7 @@ def memory_rows(summary: StudySummary) -> list[Row]:
     for case in summary.cases:
         for field, scope in _SCOPES.items():
             if case.memory is None:
-                continue
+                continue  # without trials there is nothing to compare; the chart of durations says why
             value = getattr(case.memory, field)
             reason = case.memory.process_vram_reason if field == "process_vram_bytes" else "not tracked here"
             rows.append(
@@ -261,31 +260,16 @@ def scaling_chart(summary: StudySummary, *, dark: bool = False) -> Any:
 
 
 def timeline_rows(steps: Mapping[str, NDArray[Any]]) -> list[Row]:
-    """Return the phases of a typical update as bars: medians over the updates after the first.
-
-    A rank knows durations only. They are laid into the coordinator's waiting for it, half of what is left before
-    and half behind: what the message takes each way.
-    """
-    steady = slice(1, None) if len(steps["loss"]) > 1 else slice(None)
-    central = np.median(steps["coordinator_ns"][steady], axis=0) / 1e6
-    ranks = np.median(steps["ranks_ns"][steady], axis=0) / 1e6
-    phase = dict(zip(COORDINATOR_PHASES, central.tolist(), strict=True))
-    rows = [_bar("coordinator", "exchange", 0.0, phase["exchange"])]
-    rows.append(_bar("coordinator", "apply", phase["exchange"], phase["apply"]))
-    written = 0.0
-    for rank, columns in enumerate(ranks):
-        own = dict(zip(CHANNEL_PHASES, columns.tolist(), strict=True))
-        written += own["request_write"]
-        rows.append(_bar(f"rank {rank}", "request", written - own["request_write"], own["request_write"]))
-        start = written + max(0.0, own["response_wait"] - own["rank_total"]) / 2
-        for name in ("upload", "compute", "readback"):
-            rows.append(_bar(f"rank {rank}", name, start, own[f"rank_{name}"]))
-            start += own[f"rank_{name}"]
-    return rows
-
-
-def _bar(actor: str, phase: str, start: float, length: float) -> Row:
-    return {"actor": actor, "phase": phase, "start_ms": start, "end_ms": start + length}
+    """Return the phases of a typical update, in milliseconds."""
+    return [
+        {
+            "actor": bar.actor,
+            "phase": bar.phase,
+            "start_ms": bar.start / 1e6,
+            "end_ms": (bar.start + bar.length) / 1e6,
+        }
+        for bar in typical_bars(steps)
+    ]
 
 
 def timeline_chart(steps: Mapping[str, NDArray[Any]], case: str, *, dark: bool = False) -> Any:

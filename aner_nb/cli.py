@@ -58,17 +58,25 @@ def run(
     out: Annotated[Path, typer.Option("--out", help="Results folder; an earlier run there goes on.")],
     scheduler: Scheduler = "",
     deadline: Annotated[float, typer.Option(help="Seconds without any reply before a trial fails.")] = 60.0,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Cases by name, such as 'iris*'; repeatable.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Cases of this dtype: float32 or float64.")] = "",
+    backend: Annotated[
+        str, typer.Option(help="Cases all of whose ranks are on cpu, cuda, metal or numpy.")
+    ] = "",
+    kind: Annotated[str, typer.Option(help="Cases that are 'standalone', or a 'group'.")] = "",
 ) -> None:
     """Run a suite, or a case of your own, into a results folder."""
     from aner_nb.study import run_suite
     from aner_nb.suites import suite
-    from aner_nb.tables import study_text_table
+    from aner_nb.tables import rich_table
 
-    chosen = suite(what)
+    chosen = suite(what).select(names=only or (), dtype=dtype, backend=backend, kind=kind)
     with _cluster(scheduler) as cluster, _Watching() as watching:
         study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
     study.publish()
-    _console.print(study_text_table(study))
+    _console.print(rich_table(study.suite.name, study.rows()))
     _console.print(f"public bundle: {out / 'public' / 'report.html'}")
     failed = [receipt for receipt in study.receipts if receipt.status == "failed"]
     if not study.complete:
@@ -89,6 +97,25 @@ def report(
     from aner_nb.study import open_study
 
     _console.print(str(open_study(folder).publish(out)))
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="A table (.csv, .md, .tex), or a trace of a case's updates (.json).")
+    ],
+    case: Annotated[str, typer.Option(help="For a trace: the case.")] = "",
+    repetition: Annotated[int, typer.Option(help="For a trace: which measured trial.")] = 1,
+) -> None:
+    """Write the table of a study, or a trace that Perfetto opens."""
+    from aner_nb.study import open_study
+
+    study = open_study(folder)
+    if out.suffix == ".json":
+        _console.print(str(study.save_trace(out, case, repetition)))
+    else:
+        _console.print(str(study.save_table(out)))
 
 
 @app.command()

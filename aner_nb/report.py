@@ -10,6 +10,7 @@ from typing import Any, Final
 from aner_nb.analysis import CaseSummary, StudySummary
 from aner_nb.charts import darkened
 from aner_nb.facts import public_view
+from aner_nb.tables import ranks_text
 
 _CONTRACT: Final = (
     "Each rank computed forward and backward in the backend that it declares; the executed graph shows it.",
@@ -161,7 +162,7 @@ def _table(summary: StudySummary) -> str:
 
 
 def _table_row(case: CaseSummary) -> str:
-    ranks = _ranks(case)
+    ranks = ranks_text(case.placements, case.weights)
     head = f"<tr><th scope='row'>{escape(case.case)}</th><td>{escape(ranks)}</td>"
     if case.status != "passed":
         reason = f"{case.status.replace('_', ' ')}: {case.reason}"
@@ -176,14 +177,6 @@ def _table_row(case: CaseSummary) -> str:
         str(case.measured),
     ]
     return head + "".join(f"<td class='number'>{cell}</td>" for cell in cells) + "</tr>"
-
-
-def _ranks(case: CaseSummary) -> str:
-    if len(set(case.weights)) > 1:
-        pairs = zip(case.placements, case.weights, strict=True)
-        return ", ".join(f"{placement} takes {weight}" for placement, weight in pairs)
-    counts = {placement: case.placements.count(placement) for placement in case.placements}
-    return " + ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
 
 
 def _spread(spread: Any) -> str:

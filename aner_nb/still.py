@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import copy
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import msgspec
 
-from aner_nb.analysis import CaseSummary, Spread, StudySummary, summarise
+from aner_nb.analysis import StudySummary, summarise
 from aner_nb.charts import (
     chart_svg,
     duration_chart,
@@ -24,6 +24,7 @@ from aner_nb.charts import (
 )
 from aner_nb.receipts import TrialReceipt
 from aner_nb.study import Study
+from aner_nb.tables import Row, number_text, rows_of
 from aner_nb.views import table, text
 
 MOST_CASES: Final = 24
@@ -36,98 +37,11 @@ MOST_VECTORS: Final = 200
 """Most trials whose final parameters are read, to say whether they agree, each time that a study is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The figures of one case, as texts and as numbers to sort by."""
-
-    case: str
-    ranks: str
-    native_fit: float | None
-    """Median of the measured trials, seconds."""
-    complete_command: float | None
-    """The same."""
-    ratio: float | None
-    """Groups: native fit of the fastest member alone over the group's."""
-    test: float | None
-    """Accuracy, or loss where there are no classes."""
-    classifies: bool
-    agreement: str
-    largest_rank: float | None
-    """Largest worker memory, MiB."""
-    trials: int
-    """Measured ones that passed."""
-    status: str
-    """``passed``, or why there are no figures."""
-
-    def quality(self) -> str:
-        """Return how well the model does on the test rows, as text."""
-        if self.test is None:
-            return ""
-        return f"{self.test:.2%}" if self.classifies else f"loss {self.test:.4f}"
-
-
 def summary_of(study: Study) -> StudySummary:
     """Return the summary of a study, without agreement where it has very many trials."""
     if len(study.receipts) <= MOST_VECTORS:
         return study.summary()
     return summarise(study.receipts, [case.name for case in study.suite.cases])
-
-
-def rows_of(study: Study, summary: StudySummary) -> list[Row]:
-    """Return one row for each case of the suite, in its order."""
-    known = {case.case: case for case in summary.cases}
-    return [
-        _row(known[case.name])
-        if case.name in known
-        else _empty_row(case.name, _ranks(case.placements, case.weights))
-        for case in study.suite.cases
-    ]
-
-
-def _row(case: CaseSummary) -> Row:
-    reason = (
-        f"{case.status.replace('_', ' ')}: {case.reason}" if case.reason else case.status.replace("_", " ")
-    )
-    agreement = case.agreement
-    verdict = (
-        ""
-        if agreement is None
-        else f"{'yes' if agreement.agrees else 'NO'}, {agreement.maximum_relative:.1e}"
-    )
-    return Row(
-        case=case.case,
-        ranks=_ranks(case.placements, case.weights),
-        native_fit=_seconds(case.native_fit),
-        complete_command=_seconds(case.complete_command),
-        ratio=case.fit_comparison.ratio if case.fit_comparison else None,
-        test=case.test_loss if case.test_accuracy is None else case.test_accuracy,
-        classifies=case.test_accuracy is not None,
-        agreement=verdict,
-        largest_rank=case.memory.worker_rss_bytes / 2**20 if case.memory else None,
-        trials=case.measured,
-        status=reason,
-    )
-
-
-def _empty_row(name: str, ranks: str) -> Row:
-    return Row(name, ranks, None, None, None, None, False, "", None, 0, "not yet run")
-
-
-def _seconds(spread: Spread | None) -> float | None:
-    return spread.median_ns / 1e9 if spread is not None else None
-
-
-def _ranks(placements: Iterable[object], weights: Sequence[int]) -> str:
-    equal = len(set(weights)) == 1
-    return " + ".join(
-        str(placement) if equal else f"{placement} ×{weight}"
-        for placement, weight in zip(placements, weights, strict=True)
-    )
-
-
-def shown(value: float | None, digits: int) -> str:
-    """Return a figure as text; nothing where there is none."""
-    return "" if value is None else f"{value:,.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +115,7 @@ class Shown:
 def show(study: Study) -> Shown:
     """Return the rows of a study, without charts as yet."""
     summary = summary_of(study)
-    return Shown(study, summary, rows_of(study, summary), [], ())
+    return Shown(study, summary, rows_of(summary, study.suite.cases), [], ())
 
 
 def draw(what: Shown, cases: Sequence[str] | None = None) -> Shown:
@@ -227,12 +141,12 @@ def shown_html(what: Shown) -> str:
         (
             row.case,
             row.ranks,
-            shown(row.native_fit, 3),
-            shown(row.complete_command, 2),
+            number_text(row.native_fit, 3),
+            number_text(row.complete_command, 2),
             f"{row.ratio:.2f}×" if row.ratio else "",
-            row.quality(),
+            row.quality,
             row.agreement,
-            shown(row.largest_rank, 0),
+            number_text(row.largest_rank, 0),
             row.trials or row.status,
         )
         for row in rows

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,14 @@ from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
 from aner_nb.recording import steps_table
 from aner_nb.store import ResultsFolder, StoreError
-from aner_nb.suites import Slot, Suite, suite
+from aner_nb.suites import Schedule, Slot, Suite, suite
+from aner_nb.tables import Row, frame_of, rows_of, table_text
+from aner_nb.timeline import trace_json
 from aner_nb.trial import Trial
 from aner_nb.user_arrays import KeptArrays
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class PlatformHost(RankHost, Protocol):
@@ -59,6 +64,39 @@ class Study:
                 if vector is not None:
                     vectors[receipt.case_name, receipt.repetition] = vector
         return summarise(self.receipts, [case.name for case in self.suite.cases], vectors)
+
+    def rows(self) -> list[Row]:
+        """Return the table of the study: one row of figures a case, in the suite's order."""
+        return rows_of(self.summary(), self.suite.cases)
+
+    def table(self) -> pandas.DataFrame:
+        """Return the table of the study as a DataFrame: one row a case, units in the columns' names."""
+        return frame_of(self.rows())
+
+    def save_table(self, path: str | Path) -> Path:
+        """Write the table of the study to a file: CSV, Markdown or LaTeX, by its suffix ``.csv``, ``.md``, ``.tex``.
+
+        Raises
+        ------
+        CaseError
+            If the suffix is another.
+        """
+        target = Path(path)
+        target.write_text(table_text(self.rows(), target.suffix), encoding="utf-8")
+        return target
+
+    def save_trace(self, path: str | Path, case: str, repetition: int = 1) -> Path:
+        """Write every phase of every update of a measured trial as a trace for Perfetto or Chrome's viewer.
+
+        Raises
+        ------
+        StoreError
+            If there are no step columns of such a trial.
+        """
+        target = Path(path)
+        title = f"{case}, repetition {repetition}"
+        target.write_bytes(trace_json(self._columns(case, repetition), title))
+        return target
 
     def publish(self, target: str | Path | None = None) -> Path:
         """Write the public bundle and return its folder; None: ``public`` in the results folder.
@@ -147,7 +185,7 @@ def run_suite(
     """Run the trials of a suite that are missing from a results folder.
 
     Warm-ups and repetitions run in seeded rounds, one trial a case. Killed at any moment, the same call runs
-    what is still missing, and nothing twice.
+    what is still missing, and nothing twice. A folder that holds other cases keeps them: the study has both.
 
     Parameters
     ----------
@@ -174,7 +212,9 @@ def run_suite(
         for subscriber in subscribers:
             subscriber(SuiteStarted(chosen.name, len(chosen.schedule()), len(missing)))
         if missing:
-            folder.save_document("suite", chosen.to_record())
+            held = folder.document("suite")
+            whole = chosen.merged(suite_from_record(held)) if held is not None else chosen
+            folder.save_document("suite", whole.to_record())
             with _hosting(chosen, cluster) as host:
                 _save_platforms(folder, host)
                 _run_slots(missing, host, folder, subscribers, stop, between, deadline_seconds)
@@ -206,6 +246,7 @@ def suite_from_record(record: Any) -> Suite:
     """Read back what `Suite.to_record` wrote, without the data of private arrays."""
     values: dict[str, Any] = dict(record, placements=tuple(record["placements"]))
     values["cases"] = tuple(_case_of(case) for case in record["cases"])
+    values["earlier"] = tuple(Schedule(one["seed"], tuple(one["names"])) for one in record.get("earlier", ()))
     return Suite(**values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.resources
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,26 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the order of trials follows from: the seed, and the cases' names in the suite's order."""
+
+    seed: int
+    names: tuple[str, ...]
+
+    def places(self, warm_ups: int, repetitions: int) -> list[tuple[str, Role, int, int, int]]:
+        """Return case, role, repetition, round and position of all trials in the order in which they run."""
+        counts: dict[Role, int] = {"warm_up": warm_ups, "measured": repetitions}
+        return [
+            (self.names[index], role, repetition, 0 if role == "warm_up" else repetition, position)
+            for role, count in counts.items()
+            for repetition in range(1, count + 1)
+            for position, index in enumerate(
+                permutation(self.seed, f"{role} {repetition}", len(self.names)).tolist()
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Suite:
     """Cases that are measured together."""
 
@@ -46,6 +67,8 @@ class Suite:
     repetitions: int = 3
     seed: int = 0
     """Of the order of trials within a round."""
+    earlier: tuple[Schedule, ...] = ()
+    """Other schedules by which trials of one results folder ran: see `merged`."""
 
     def __post_init__(self) -> None:
         names = [case.name for case in self.cases]
@@ -66,21 +89,77 @@ class Suite:
         """
         return replace(self, cases=tuple(case for case in self.cases if keep(case)))
 
+    def select(
+        self, *, names: Sequence[str] = (), dtype: str = "", backend: str = "", kind: str = ""
+    ) -> Suite:
+        """Return the suite with the cases that meet every condition that is given.
+
+        Parameters
+        ----------
+        names
+            Patterns such as ``iris*``; one of them must match.
+        dtype
+            ``float32`` or ``float64``.
+        backend
+            Of every rank: ``cpu``, ``cuda``, ``metal`` or ``numpy``.
+        kind
+            ``standalone`` or ``group``.
+
+        Raises
+        ------
+        CaseError
+            If no case is left.
+        """
+        chosen = [
+            case
+            for case in self.cases
+            if (not names or any(fnmatch.fnmatchcase(case.name, pattern) for pattern in names))
+            and dtype in ("", case.dtype)
+            and all(backend in ("", placement.backend) for placement in case.placements)
+            and kind in ("", "group" if case.is_group else "standalone")
+        ]
+        if not chosen:
+            raise CaseError(
+                "no case is left.",
+                where=f"suite {self.name!r}",
+                remedy=f"Its cases: {', '.join(case.name for case in self.cases)}.",
+            )
+        return replace(self, cases=tuple(chosen))
+
+    def own_schedule(self) -> Schedule:
+        """Return what the order of this suite's trials follows from."""
+        return Schedule(self.seed, tuple(case.name for case in self.cases))
+
     def schedule(self) -> tuple[Slot, ...]:
         """Return all trials in the order in which they run: rounds of one trial a case, in seeded order."""
-        counts: dict[Role, int] = {"warm_up": self.warm_ups, "measured": self.repetitions}
-        rounds: list[tuple[Role, int]] = [
-            (role, index + 1) for role, count in counts.items() for index in range(count)
-        ]
-        slots: list[Slot] = []
-        for role, repetition in rounds:
-            number = 0 if role == "warm_up" else repetition
-            for position, index in enumerate(round_order(self.seed, role, repetition, len(self.cases))):
-                slots.append(Slot(self.cases[index], role, repetition, number, position))
-        return tuple(slots)
+        cases = {case.name: case for case in self.cases}
+        return tuple(
+            Slot(cases[name], role, repetition, number, position)
+            for name, role, repetition, number, position in self.own_schedule().places(
+                self.warm_ups, self.repetitions
+            )
+        )
+
+    def merged(self, earlier: Suite) -> Suite:
+        """Return the suite of a results folder that held `earlier` and into which this one runs as well.
+
+        It has the cases of both and remembers every schedule that trials ran by.
+        """
+        known = {case.name for case in earlier.cases}
+        cases = (*earlier.cases, *(case for case in self.cases if case.name not in known))
+        whole = replace(
+            self,
+            cases=cases,
+            warm_ups=max(self.warm_ups, earlier.warm_ups),
+            repetitions=max(self.repetitions, earlier.repetitions),
+        )
+        schedules = dict.fromkeys((*earlier.earlier, earlier.own_schedule(), self.own_schedule()))
+        schedules.pop(whole.own_schedule(), None)
+        return replace(whole, earlier=tuple(schedules))
 
     def to_record(self) -> dict[str, Any]:
         """Return the suite as plain JSON values."""
+        earlier = [{"seed": one.seed, "names": list(one.names)} for one in self.earlier]
         return {
             "name": self.name,
             "description": self.description,
@@ -89,12 +168,8 @@ class Suite:
             "repetitions": self.repetitions,
             "seed": self.seed,
             "cases": [case.to_record() for case in self.cases],
+            **({"earlier": earlier} if earlier else {}),
         }
-
-
-def round_order(seed: int, role: Role, repetition: int, case_count: int) -> list[int]:
-    """Return the order in which a round runs the cases, as their indices in the suite."""
-    return permutation(seed, f"{role} {repetition}", case_count).tolist()
 
 
 def suite_names() -> tuple[str, ...]:

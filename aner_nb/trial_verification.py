@@ -10,7 +10,7 @@ from typing import Any, Final
 from aner_nb.case import contract_id_of, work_id_of
 from aner_nb.plan import TAIL_RULE, Plan, shard_rows
 from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
-from aner_nb.suites import round_order
+from aner_nb.suites import Schedule
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -176,7 +176,7 @@ def suite_findings(suite: Mapping[str, Any], trials: Sequence[tuple[str, TrialRe
         key = (name, receipt.role, receipt.repetition)
         if contracts.get(name) != receipt.contract_id:
             yield Finding(where, "contract_id", "is not that of the suite's case")
-        if places.get(key) != (receipt.round, receipt.position):
+        if (receipt.round, receipt.position) not in places.get(key, ()):
             yield Finding(where, "round", "and position are not those of the suite's seeded schedule")
         if receipt.status == "passed":
             if key in seen:
@@ -189,14 +189,16 @@ def suite_findings(suite: Mapping[str, Any], trials: Sequence[tuple[str, TrialRe
     yield from _work_findings(trials)
 
 
-def _schedule(suite: Mapping[str, Any]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    names = [str(case["name"]) for case in suite["cases"]]
-    places: dict[tuple[str, str, int], tuple[int, int]] = {}
-    for role, count in (("warm_up", int(suite["warm_ups"])), ("measured", int(suite["repetitions"]))):
-        for repetition in range(1, count + 1):
-            order = round_order(int(suite["seed"]), role, repetition, len(names))  # type: ignore[arg-type]
-            for position, index in enumerate(order):
-                places[names[index], role, repetition] = (0 if role == "warm_up" else repetition, position)
+def _schedule(suite: Mapping[str, Any]) -> dict[tuple[str, str, int], set[tuple[int, int]]]:
+    """Return round and position of each trial, by each schedule that the folder's trials ran by."""
+    own: dict[str, Any] = {"seed": suite["seed"], "names": [case["name"] for case in suite["cases"]]}
+    places: dict[tuple[str, str, int], set[tuple[int, int]]] = {}
+    for record in (own, *suite.get("earlier", ())):
+        schedule = Schedule(int(record["seed"]), tuple(map(str, record["names"])))
+        for name, role, repetition, number, position in schedule.places(
+            int(suite["warm_ups"]), int(suite["repetitions"])
+        ):
+            places.setdefault((name, role, repetition), set()).add((number, position))
     return places
 
 

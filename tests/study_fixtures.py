@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import msgspec
 
 import aner_nb as aner
 from aner_nb import machine
+from aner_nb.errors import BackendUnavailable
+from aner_nb.execution import run
 from aner_nb.inventory import configuration_id
-from aner_nb.store import ResultsFolder
 from aner_nb.study import Study
 
 FACTS = machine.capacity()
@@ -37,23 +40,24 @@ def suite() -> aner.Suite:
     return aner.Suite("small", (base, pair, unequal, single), seed=2)
 
 
-def make_study(folder: Path, *, repetitions: int = 3) -> Study:
-    """Run the small suite into a folder, as `run_suite` would."""
-    chosen = dataclasses.replace(suite(), repetitions=repetitions)
-    results = ResultsFolder(folder)
-    with results.writing():
-        results.save_document("suite", chosen.to_record())
-        results.save_document("configurations", {CONFIGURATION: {"platform": "Atlas-01", "capacity": FACTS}})
-        for slot in chosen.schedule():
-            trial = aner.run(
-                slot.case,
-                role=slot.role,
-                repetition=slot.repetition,
-                round_number=slot.round,
-                position=slot.position,
-            )
-            results.save(placed(trial))
-    return aner.open_study(folder)
+class InventedPlatform:
+    """A cluster of one machine, for cases whose ranks are inline."""
+
+    platforms = (SimpleNamespace(name="Atlas-01", capacity=FACTS, configuration_id=CONFIGURATION),)
+
+    def open_ranks(self, *_: object, **__: object) -> Any:
+        raise BackendUnavailable("the cluster offers no such placement.")
+
+
+def make_study(folder: Path, *, chosen: aner.Suite | None = None, repetitions: int = 3) -> Study:
+    """Run a suite of inline cases, else the small one, into a folder."""
+
+    def run_placed(case: aner.Case, host: Any, **options: Any) -> aner.Trial:
+        return placed(run(case, host, **options))
+
+    which = dataclasses.replace(chosen or suite(), repetitions=repetitions)
+    with mock.patch("aner_nb.study.run", run_placed):
+        return aner.run_suite(which, InventedPlatform(), out=folder)
 
 
 def placed(trial: aner.Trial, **changes: Any) -> aner.Trial:

@@ -12,6 +12,7 @@ from aner_nb.balance import (
     best_shares,
     break_even_rows,
     fit_cost,
+    fit_together,
     predict,
     rank_choices,
     weights_for,
@@ -89,3 +90,28 @@ def test_break_even_is_where_half_the_rows_save_the_exchange() -> None:
     pair = [RankCost(0, 1e-5)] * 2
     assert break_even_rows(pair, CoordinatorCost(0, 1e-3)) == 202
     assert break_even_rows([RankCost(0, 1e-5)], CoordinatorCost(0, 1e-3)) is None
+
+
+def test_break_even_is_not_looked_for_below_what_was_measured() -> None:
+    pair = [RankCost(0.0, 1e-5)] * 2
+    free = CoordinatorCost(0.0, 0.0)
+    assert break_even_rows(pair, free, least=64) == 64
+    assert break_even_rows(pair, free) == 2
+    assert break_even_rows(pair, CoordinatorCost(0.0, 1e-3), least=64) == 202
+
+
+def test_company_never_makes_a_rank_cheaper() -> None:
+    alone = RankCost(1e-3, 1e-5)
+    noisy = fit_together(alone, [(64, 1.5e-3), (128, 2.9e-3), (256, 5.6e-3)])
+    assert noisy.overhead_s >= alone.overhead_s
+    assert noisy.row_s > alone.row_s
+    assert fit_together(alone, [(64, 1e-4), (128, 1e-4)]).seconds(100) == alone.seconds(100)
+
+
+def test_the_extra_cost_of_company_is_recovered() -> None:
+    alone = RankCost(1e-3, 1e-5)
+    line = [(rows, 1.5e-3 + rows * 1.4e-5) for rows in (64, 128, 256)]
+    found = fit_together(alone, line)
+    assert found.overhead_s == pytest.approx(1.5e-3)
+    assert found.row_s == pytest.approx(1.4e-5)
+    assert found.error_s < 1e-12

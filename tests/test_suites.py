@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import aner_nb as aner
 from aner_nb.case import case_from_record
 from aner_nb.errors import CaseError
-from aner_nb.suites import Suite, parse_suite, parse_yaml, round_order, suite, suite_names
+from aner_nb.suites import Schedule, Suite, parse_suite, parse_yaml, suite, suite_names
 
 ONE = "{name: a, data: iris, layers: [3], batch: 30, epochs: 1}"
 
@@ -71,12 +72,45 @@ def test_the_order_of_the_cpu_suite_is_pinned() -> None:
 
 
 def test_a_round_has_an_order_of_its_own() -> None:
-    assert [round_order(19, "measured", repetition, 6) for repetition in (1, 2, 3)] == [
-        [2, 3, 1, 4, 5, 0],
-        [3, 1, 0, 4, 5, 2],
-        [0, 4, 2, 5, 1, 3],
+    def orders(warm_ups: int, repetitions: int) -> list[str]:
+        places = Schedule(19, tuple("012345")).places(warm_ups, repetitions)
+        return ["".join(name for name, *_ in places[start : start + 6]) for start in range(0, len(places), 6)]
+
+    assert orders(0, 3) == ["231450", "310452", "042513"]
+    assert orders(1, 1)[0] != orders(1, 1)[1]
+
+
+def test_cases_are_selected_by_name_dtype_backend_and_kind() -> None:
+    cpu = suite("cpu")
+    assert len(cpu.select().cases) == 19
+    assert [case.name for case in suite("quick").select(names=["iris*", "*-pair-f32"]).cases] == [
+        "iris-cpu-f64",
+        "iris-pair-f64",
+        "digits-pair-f32",
+        "teacher-pair-f32",
     ]
-    assert round_order(19, "warm_up", 1, 6) != round_order(19, "measured", 1, 6)
+    assert len(cpu.select(kind="group").cases) == 8
+    assert len(cpu.select(kind="standalone").cases) == 11
+    assert {case.dtype for case in cpu.select(dtype="float64").cases} == {"float64"}
+    assert len(cpu.select(backend="cpu").cases) == 19
+    numpy = dataclasses.replace(cpu.cases[0], name="numpy", ranks=["numpy", "numpy"])
+    mixed = dataclasses.replace(numpy, name="mixed", ranks=["numpy", "cpu:1"])
+    some = Suite("some", (*cpu.cases, numpy, mixed))
+    assert some.select(backend="numpy").cases == (numpy,)
+    with pytest.raises(CaseError, match=r"suite 'quick': no case is left\. Its cases: iris-cpu-f64, "):
+        suite("quick").select(names=["nothing"])
+
+
+def test_a_suite_run_into_a_folder_of_another_keeps_its_cases_and_schedule() -> None:
+    whole = make(5, seed=3)
+    part = whole.select(names=[case.name for case in whole.cases[1:3]])
+    grown = whole.merged(part)
+    assert {case.name for case in grown.cases} == {case.name for case in whole.cases}
+    assert part.own_schedule() in grown.earlier
+    assert whole.own_schedule() in grown.earlier
+    assert grown.own_schedule() not in grown.earlier
+    assert part.merged(whole) == dataclasses.replace(whole, earlier=(part.own_schedule(),))
+    assert whole.merged(whole) == whole
 
 
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(1, 4), st.integers(0, 99))

@@ -398,6 +398,16 @@ main()
     assert done.stdout.startswith("verified:")
 
 
+def test_a_study_that_grew_from_a_part_of_its_suite_verifies(tmp_path: Path) -> None:
+    make_study(tmp_path, chosen=suite().select(names=["solo-f64", "unequal-f64"]))
+    grown = make_study(tmp_path, chosen=suite())
+    assert grown.complete
+    assert len(grown.receipts) == 16
+    assert grown.suite.earlier
+    grown.publish()
+    assert verify(tmp_path) == []
+
+
 def test_hostile_names_never_become_markup(published: Path) -> None:
     text = (published / "report.html").read_text()
     assert text.count("<script") == 1

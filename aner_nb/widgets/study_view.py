@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,10 +13,11 @@ import traitlets
 
 from aner_nb.errors import CaseError
 from aner_nb.study import Study
+from aner_nb.tables import Row, csv_of, number_text
 from aner_nb.widgets.panel import Command, Panel, front_end, one_line
 
 if TYPE_CHECKING:
-    from aner_nb.still import Row, Shown
+    from aner_nb.still import Shown
 
 MOST_CASES: Final = 24
 """Most cases in one chart; as in `aner_nb.still`, which is loaded when there is something to show."""
@@ -150,7 +149,7 @@ class StudyView(Panel):
         """
         rows = self.shown.rows if self.shown is not None else []
         if file == "csv":
-            return _csv(rows)
+            return csv_of(rows).encode()
         if file == "json":
             return json.dumps([dataclasses.asdict(row) for row in rows], indent=2).encode()
         for picture in self.shown.pictures if self.shown is not None else ():
@@ -169,20 +168,18 @@ class StudyView(Panel):
 
 
 def _table(rows: Sequence[Row]) -> dict[str, Any]:
-    from aner_nb.still import shown
-
     columns: list[tuple[str, list[str], list[float | None] | None]] = [
         ("Ranks", [row.ranks for row in rows], None),
-        ("Fit, s", [shown(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
+        ("Fit, s", [number_text(row.native_fit, 3) for row in rows], [row.native_fit for row in rows]),
         (
             "Complete, s",
-            [shown(row.complete_command, 2) for row in rows],
+            [number_text(row.complete_command, 2) for row in rows],
             [row.complete_command for row in rows],
         ),
         ("Group", [f"{row.ratio:.2f}×" if row.ratio else "" for row in rows], [row.ratio for row in rows]),
-        ("Test", [row.quality() for row in rows], [row.test for row in rows]),
+        ("Test", [row.quality for row in rows], [row.test for row in rows]),
         ("Agrees", [row.agreement for row in rows], None),
-        ("RSS, MiB", [shown(row.largest_rank, 0) for row in rows], [row.largest_rank for row in rows]),
+        ("RSS, MiB", [number_text(row.largest_rank, 0) for row in rows], [row.largest_rank for row in rows]),
         ("Trials", [str(row.trials) for row in rows], [float(row.trials) for row in rows]),
         ("State", [row.status for row in rows], None),
     ]
@@ -203,13 +200,3 @@ def _table(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _floats(values: Sequence[float | None]) -> bytes:
     return np.asarray([np.nan if value is None else value for value in values], "<f4").tobytes()
-
-
-def _csv(rows: Sequence[Row]) -> bytes:
-    from aner_nb.still import Row
-
-    target = io.StringIO()
-    writer = csv.DictWriter(target, [field.name for field in dataclasses.fields(Row)])
-    writer.writeheader()
-    writer.writerows(dataclasses.asdict(row) for row in rows)
-    return target.getvalue().encode()
