@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from aner_nb import machine
+from aner_nb.front_ends import front_end_folder
 
 _PROBE = """
 import json, os
@@ -64,6 +65,16 @@ def diagnose() -> tuple[Diagnosis, ...]:
                 package, package in versions, versions.get(package, "not installed"), f"pip install {package}"
             )
         )
+    front_ends = front_end_folder() is not None
+    lines.append(
+        Diagnosis(
+            "widgets",
+            front_ends,
+            "front ends installed" if front_ends else "their front ends are not in this installation",
+            "install aner-nb again from its wheel or a whole checkout; the command line works without",
+            required=False,
+        )
+    )
     return (*lines, *_tensorflow(versions), *_accelerators(facts))
 
 

@@ -11,10 +11,11 @@ import traitlets
 
 from aner_nb.case import Case, Placement
 from aner_nb.errors import BackendUnavailable, CaseError
+from aner_nb.front_ends import front_end
 from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
 from aner_nb.suites import Suite, suite, suite_names
-from aner_nb.widgets.panel import Command, Panel, coded, front_end, one_line
+from aner_nb.widgets.panel import Command, Panel, coded, one_line
 
 _NO_FILTERS: Final[dict[str, Any]] = {
     "text": "",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import traitlets
 
 from aner_nb.errors import CaseError
+from aner_nb.front_ends import front_end
 from aner_nb.ranks import Offer
-from aner_nb.widgets.panel import Command, Panel, front_end, sentence
+from aner_nb.widgets.panel import Command, Panel, sentence
 
 if TYPE_CHECKING:
     from aner_nb.cluster import Cluster, Platform

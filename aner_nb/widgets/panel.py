@@ -1,13 +1,11 @@
-"""What all widgets share: their front end's text, commands from the browser, and errors shown in the widget."""
+"""What all widgets share: commands from the browser, and errors shown in the widget."""
 
 from __future__ import annotations
 
-import re
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anywidget
 import numpy as np
@@ -16,38 +14,6 @@ import traitlets
 from aner_nb.errors import AnerError
 
 Command = Callable[[Mapping[str, Any]], None]
-
-_IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
-_EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
-
-
-def front_end(name: str) -> tuple[str, str]:
-    """Return a widget's module and style sheet, the modules that it imports put before it.
-
-    A browser loads a widget's module from a text and cannot resolve relative imports from there.
-    """
-    folder = _folder()
-    module = _module(folder, name, set())
-    style = "\n".join((folder / f"{part}.css").read_text("utf-8") for part in ("base", name))
-    return module, style
-
-
-def _folder() -> Path:
-    """Return where the front ends are: inside an installed package, or beside it in a checkout."""
-    here = Path(__file__).parents[1]
-    shipped = here / "static"
-    return shipped if (shipped / "base.css").exists() else here.parent / "widgets"
-
-
-def _module(folder: Path, name: str, known: set[str]) -> str:
-    known.add(name)
-    text = (folder / f"{name}.js").read_text("utf-8")
-    parts = [
-        _EXPORT.sub("", _module(folder, needed, known))
-        for needed in _IMPORT.findall(text)
-        if needed not in known
-    ]
-    return "\n".join([*parts, _IMPORT.sub("", text)])
 
 
 def sentence(error: BaseException) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 import traitlets
 
 from aner_nb.background import BackgroundRun
+from aner_nb.front_ends import front_end
 from aner_nb.progress import Progress
-from aner_nb.widgets.panel import Command, Panel, front_end, one_line, sentence
+from aner_nb.widgets.panel import Command, Panel, one_line, sentence
 
 TICK_SECONDS: Final = 0.4
 _NO_LIVE: Final[dict[str, Any]] = {"counts": {}, "seconds_left": None, "current": None}

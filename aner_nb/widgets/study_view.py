@@ -12,9 +12,10 @@ import numpy as np
 import traitlets
 
 from aner_nb.errors import CaseError
+from aner_nb.front_ends import front_end
 from aner_nb.study import Study
 from aner_nb.tables import Row, csv_of, number_text
-from aner_nb.widgets.panel import Command, Panel, front_end, one_line
+from aner_nb.widgets.panel import Command, Panel, one_line
 
 if TYPE_CHECKING:
     from aner_nb.still import Shown
