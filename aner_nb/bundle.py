@@ -107,7 +107,7 @@ def _write_files(
     (folder / "summaries.json").write_bytes(_document(public_view(summary)))
     (folder / "configurations.json").write_bytes(_document(public_configurations))
     (folder / "suite.json").write_bytes(_document(public_suite))
-    charts = study_charts(summary, measured)
+    charts = study_charts(summary, ordered)
     (folder / "charts").mkdir()
     for name, svg in charts.items():
         (folder / "charts" / f"{name}.svg").write_text(svg, encoding="utf-8")

@@ -53,7 +53,7 @@ def duration_rows(summary: StudySummary) -> list[Row]:
             comparison = case.fit_comparison if clock == "native_fit" else case.command_comparison
             row: Row = {"case": case.case, "kind": _kind(case), "clock": title, "label": ""}
             if spread is None:
-                row["label"] = f"{case.status.replace('_', ' ')}: {case.reason}"[:60]
+                row["label"] = _why_not(case)
             else:
                 row |= {
                     "median_s": spread.median_ns / 1e9,
@@ -63,6 +63,10 @@ def duration_rows(summary: StudySummary) -> list[Row]:
                 }
             rows.append(row)
     return rows
+
+
+def _why_not(case: CaseSummary) -> str:
+    return f"{case.status.replace('_', ' ')}: {case.reason}"[:60]
 
 
 def _kind(case: CaseSummary) -> str:
@@ -106,12 +110,14 @@ def _duration_panel(rows: Sequence[Row], clock: str, kind: str) -> Any:
         ),
     ]
     if idle:
-        layers.append(
-            alt.Chart(alt.Data(values=idle))
-            .mark_text(align="left", fontSize=8, fontStyle="italic", color=GREY)
-            .encode(y=y, x=alt.value(4), text="label:N")
-        )
+        layers.append(_idle_labels(idle, y))
     return alt.layer(*layers).properties(width=_PLOT, height=alt.Step(_STEP))
+
+
+def _idle_labels(rows: Sequence[Row], y: Any) -> Any:
+    """Draw why there is no bar, where the bar would be."""
+    base = alt.Chart(alt.Data(values=rows)).encode(y=y, x=alt.value(4), text="label:N")
+    return base.mark_text(align="left", fontSize=8, fontStyle="italic", color=GREY)
 
 
 def validation_rows(trials: Sequence[TrialReceipt]) -> list[Row]:
@@ -147,10 +153,11 @@ def validation_chart(trials: Sequence[TrialReceipt], *, dark: bool = False) -> A
     rows = validation_rows(trials)
     panels = list(dict.fromkeys(row["panel"] for row in rows))
     drawn = [_validation_panel([row for row in rows if row["panel"] == panel], panel) for panel in panels]
-    title = alt.Title(
-        "What each case learns",
-        subtitle="validation loss after each epoch; equal results lie on top of each other, wide below narrow",
-    )
+    subtitle = ["validation loss after each epoch; equal results lie on top of each other, wide below narrow"]
+    idle = {trial.case_name for trial in trials if trial.status == "not_run"}
+    if idle:
+        subtitle.append(f"{len(idle)} case(s) not run: the chart of durations says why")
+    title = alt.Title("What each case learns", subtitle=subtitle)
     return _themed(alt.concat(*drawn, columns=2, spacing=8).properties(title=title), dark=dark)
 
 
@@ -186,7 +193,9 @@ def memory_rows(summary: StudySummary) -> list[Row]:
     for case in summary.cases:
         for field, scope in _SCOPES.items():
             if case.memory is None:
-                continue  # without trials there is nothing to compare; the chart of durations says why
+                row = {"case": case.case, "scope": scope, "mib": None, "label": "", "reason": ""}
+                rows.append(row | {"label": _why_not(case) if field == "worker_rss_bytes" else ""})
+                continue
             value = getattr(case.memory, field)
             reason = case.memory.process_vram_reason if field == "process_vram_bytes" else "not tracked here"
             rows.append(
@@ -229,24 +238,29 @@ def memory_chart(summary: StudySummary, *, dark: bool = False) -> Any:
 
 
 def scaling_rows(summary: StudySummary) -> list[Row]:
-    """Return one row a group: its speed over its fastest member, and what its members would add up to."""
-    return [
-        {
-            "case": case.case,
-            "ratio": case.fit_comparison.ratio,
-            "ideal": case.fit_comparison.ideal_ratio,
-            "label": f"{case.fit_comparison.ratio:.2f}×",
-        }
-        for case in summary.cases
-        if case.fit_comparison is not None
-    ]
+    """Return one row a group: its speed over its fastest member, and what its members would add up to.
+
+    A group without a comparison has the reason.
+    """
+    rows: list[Row] = []
+    for case in summary.cases:
+        compared = case.fit_comparison
+        if compared is not None:
+            label = f"{compared.ratio:.2f}×"
+            rows.append(
+                {"case": case.case, "ratio": compared.ratio, "ideal": compared.ideal_ratio, "label": label}
+            )
+        elif len(case.placements) > 1:
+            label = case.no_baseline or _why_not(case)
+            rows.append({"case": case.case, "ratio": None, "ideal": None, "label": label})
+    return rows
 
 
 def scaling_chart(summary: StudySummary, *, dark: bool = False) -> Any:
     """Draw each group's speed (bar) beside the speed without any overhead (tick); left of 1 it does not pay."""
     rows = scaling_rows(summary)
     y = alt.Y("case:N", sort=[row["case"] for row in rows], title=None, axis=alt.Axis(labelLimit=140))
-    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    base = alt.Chart(alt.Data(values=[row for row in rows if row["ratio"] is not None])).encode(y=y)
     x = alt.X("ratio:Q", title="native fit: speed over the fastest member alone", scale=alt.Scale(zero=True))
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[3, 2], color=GREY).encode(x="one:Q")
     layers = [
@@ -255,6 +269,9 @@ def scaling_chart(summary: StudySummary, *, dark: bool = False) -> Any:
         one,
         base.mark_text(align="left", dx=4, fontSize=9).encode(x=x, text="label:N"),
     ]
+    idle = [row for row in rows if row["ratio"] is None]
+    if idle:
+        layers.append(_idle_labels(idle, y))
     title = alt.Title("Do groups pay?", subtitle="bar: measured; tick: no overhead at all; dashed: no gain")
     return _themed(alt.layer(*layers).properties(width=_PLOT, height=alt.Step(_STEP), title=title), dark=dark)
 

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from aner_nb import __version__
+from aner_nb import __version__, machine
 from aner_nb.errors import AnerError, Cancelled
 from aner_nb.events import (
     EpochValidated,
@@ -66,6 +66,9 @@ def run(
         str, typer.Option(help="Cases all of whose ranks are on cpu, cuda, metal or numpy.")
     ] = "",
     kind: Annotated[str, typer.Option(help="Cases that are 'standalone', or a 'group'.")] = "",
+    here: Annotated[
+        bool, typer.Option("--here", help="Run all ranks on this machine, whichever machine a case names.")
+    ] = False,
 ) -> None:
     """Run a suite, or a case of your own, into a results folder."""
     from aner_nb.study import run_suite
@@ -73,6 +76,8 @@ def run(
     from aner_nb.tables import rich_table
 
     chosen = suite(what).select(names=only or (), dtype=dtype, backend=backend, kind=kind)
+    if here:
+        chosen = chosen.on_one_host(machine.devices(), machine.usable_cores())
     with _cluster(scheduler) as cluster, _Watching() as watching:
         study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
     study.publish()

@@ -86,15 +86,10 @@ def describe_worker() -> dict[str, Any]:
     """Return what this worker's machine is and which placements the worker offers."""
     assigned = os.environ.get(PLACEMENT_VARIABLE)
     facts = machine.capacity()
-    if assigned:
-        offers = [assigned]
-    else:
-        offers = ["cpu"] + [f"cuda:{index}" for index in range(len(facts["gpus"]))]
-        offers += ["metal"] if machine.metal_available() else []
     return {
         "machine_key": machine.machine_key(),
         "capacity": facts,
-        "offers": offers,
+        "offers": [assigned] if assigned else list(machine.devices()),
         "pid": os.getpid(),
     }
 

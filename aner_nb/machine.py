@@ -133,6 +133,12 @@ def metal_available() -> bool:
     return apple and "tensorflow-metal" in package_versions()
 
 
+def devices() -> tuple[str, ...]:
+    """Return the placements of this machine: ``cpu``, then ``cuda:0`` and so on, then ``metal``."""
+    cuda = tuple(f"cuda:{index}" for index in range(len(cuda_devices())))
+    return ("cpu", *cuda, *(("metal",) if metal_available() else ()))
+
+
 def rss_bytes() -> int:
     """Return this process's resident memory now."""
     return int(psutil.Process().memory_info().rss)

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import yaml
 
-from aner_nb.case import Case, case_from_record
+from aner_nb.case import Case, canonical_json, case_from_record
 from aner_nb.counter import permutation
 from aner_nb.errors import CaseError
 from aner_nb.receipts import Role
@@ -125,6 +125,40 @@ class Suite:
                 remedy=f"Its cases: {', '.join(case.name for case in self.cases)}.",
             )
         return replace(self, cases=tuple(chosen))
+
+    def on_one_host(self, devices: Sequence[str], cores: int) -> Suite:
+        """Return the suite with all ranks on one host: platforms are dropped, and of cases that are then equal one is kept.
+
+        Parameters
+        ----------
+        devices
+            The host's, such as ``("cpu", "cuda:0")``; see `aner_nb.machine.devices`.
+        cores
+            Of the host; CPU ranks that run together share them evenly.
+        """
+        moved = [
+            replace(
+                case,
+                ranks=[
+                    (str(replace(placement, platform="")), weight)
+                    for placement, weight in zip(case.placements, case.weights, strict=True)
+                ],
+            )
+            for case in self.cases
+        ]
+        distinct = {canonical_json({**case.to_record(), "name": ""}): case for case in reversed(moved)}
+        kept = [case for case in moved if case in distinct.values()]
+        together: Counter[str] = Counter()
+        for case in kept:
+            together |= Counter(map(str, case.placements))
+        threads = max(1, cores // max(1, together["cpu"]))
+        placements = [
+            f"cpu:{threads}" if name == "cpu" else name
+            for name, count in together.items()
+            for _ in range(count)
+            if name in devices or name.startswith(("cpu", "numpy"))
+        ]
+        return replace(self, cases=tuple(kept), placements=tuple(placements))
 
     def own_schedule(self) -> Schedule:
         """Return what the order of this suite's trials follows from."""
