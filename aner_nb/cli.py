@@ -66,6 +66,7 @@ def run(
         str, typer.Option(help="Cases all of whose ranks are on cpu, cuda, metal or numpy.")
     ] = "",
     kind: Annotated[str, typer.Option(help="Cases that are 'standalone', or a 'group'.")] = "",
+    *,
     here: Annotated[
         bool, typer.Option("--here", help="Run all ranks on this machine, whichever machine a case names.")
     ] = False,

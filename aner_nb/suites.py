@@ -127,7 +127,7 @@ class Suite:
         return replace(self, cases=tuple(chosen))
 
     def on_one_host(self, devices: Sequence[str], cores: int) -> Suite:
-        """Return the suite with all ranks on one host: platforms are dropped, and of cases that are then equal one is kept.
+        """Return the suite with all ranks on one host: platforms are dropped; of cases that are then equal, one stays.
 
         Parameters
         ----------

@@ -55,6 +55,50 @@ def test_every_group_of_the_cpu_suite_has_a_standalone_case_of_the_same_work() -
     assert all(case.work_id in alone for case in cases if case.is_group)
 
 
+def test_the_portable_suite_covers_three_machines_and_three_backends() -> None:
+    found = suite("portable")
+    groups = [case for case in found.cases if case.is_group]
+    assert (len(found.cases), len(groups)) == (19, 8)
+    assert {place.platform for case in found.cases for place in case.placements} == {
+        "Atlas-01",
+        "Atlas-02",
+        "Atlas-03",
+    }
+    mixed = [("/".join(sorted(place.backend for place in case.placements)), case.dtype) for case in groups]
+    assert sorted(mixed) == [
+        ("cpu/cpu", "float32"),
+        ("cpu/cpu", "float64"),
+        ("cpu/cuda", "float32"),
+        ("cpu/cuda", "float32"),
+        ("cpu/cuda", "float64"),
+        ("cpu/cuda/metal", "float32"),
+        ("cpu/metal", "float32"),
+        ("cuda/metal", "float32"),
+    ]
+    assert [case.weights for case in groups if len(set(case.weights)) > 1] == [(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "placements"),
+    [
+        (("cpu",), ["cpu:4", "cpu:4"]),
+        (("cpu", "cuda:0", "cuda:1"), ["cpu:4", "cpu:4", "cuda:0"]),
+        (("cpu", "metal"), ["cpu:4", "cpu:4", "metal"]),
+    ],
+)
+def test_on_one_host_a_suite_keeps_each_distinct_case_once(
+    devices: tuple[str, ...], placements: list[str]
+) -> None:
+    found = suite("portable").on_one_host(devices, 8)
+    assert not any(place.platform for case in found.cases for place in case.placements)
+    assert sorted(found.placements) == placements
+    names = [case.name for case in found.cases]
+    assert "a1-cpu-f32" in names
+    assert "a2-cpu-f32" not in names  # the same as the first, once no machine is named
+    assert len(names) == 15
+    assert found.on_one_host(devices, 8) == found
+
+
 # ---------------------------------------------------------------- schedule
 
 
