@@ -57,9 +57,11 @@ def write_bundle(
     Raises
     ------
     BundleError
-        If a trial ran on an emulated device, or a machine's name is not an opaque one.
+        If a trial ran on an emulated device, a machine's name is not an opaque one, the facts of a machine are
+        damaged, or the target holds something else than a bundle.
     """
     _refuse(receipts, configurations)
+    _refuse_to_replace(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=target.parent))
     try:
@@ -83,11 +85,31 @@ def _refuse(receipts: Sequence[TrialReceipt], configurations: Mapping[str, Any])
                 remedy="Emulated results are for tests: publish a study without them.",
             )
     for facts in configurations.values():
+        if not isinstance(facts, Mapping) or "platform" not in facts:
+            raise BundleError(
+                "the facts of a machine are damaged.",
+                where="configurations.json",
+                remedy="Run a trial into the folder again: they are written anew.",
+            )
         if not _OPAQUE.fullmatch(str(facts["platform"])):
             raise BundleError(
                 f"{facts['platform']!r} is not an opaque machine name.",
                 remedy="Name machines like Atlas-01 in the inventory.",
             )
+
+
+def _refuse_to_replace(target: Path) -> None:
+    """Refuse a target that is no bundle: publishing must not delete a person's other files."""
+    if target.is_dir():
+        others = sorted(path.name for path in target.iterdir())
+        if others and CHECKSUMS not in others:
+            raise BundleError(
+                f"the folder holds {others[0]!r} and no bundle, and would be replaced.",
+                where=str(target),
+                remedy="Name a new folder for the bundle.",
+            )
+    elif target.exists():
+        raise BundleError("a file is there.", where=str(target), remedy="Name a new folder for the bundle.")
 
 
 def _write_files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Mapping
 from typing import Any, cast
@@ -27,12 +28,14 @@ class Record(msgspec.Struct, frozen=True):
 
 def public_view(record: msgspec.Struct) -> dict[str, Any]:
     """Return the record with only the fields that are declared public, as plain values."""
-    view: dict[str, Any] = {}
-    hints = typing.get_type_hints(type(record), include_extras=True)
-    for name in record.__struct_fields__:
-        if _meta(hints[name])["public"]:
-            view[name] = _public_value(getattr(record, name))
-    return view
+    return {name: _public_value(getattr(record, name)) for name in _public_fields(type(record))}
+
+
+@functools.cache
+def _public_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the public fields of a kind of record; reading its declarations takes longer than a whole view."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(name for name in kind.__struct_fields__ if _meta(hints[name])["public"])
 
 
 def _public_value(value: object) -> Any:

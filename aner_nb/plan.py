@@ -125,6 +125,12 @@ class Plan:
                         ends_epoch=position == self.batch_count - 1,
                     )
 
+    def rank_rows(self) -> tuple[int, ...]:
+        """Return the rows that each rank answers for in one epoch, without going through the batches."""
+        full = shard_rows(self.batch, self.weights)
+        last = shard_rows(self.batch_rows(self.batch_count - 1), self.weights)
+        return tuple(whole * (self.batch_count - 1) + rest for whole, rest in zip(full, last, strict=True))
+
     def blocks(self, rank: int) -> list[tuple[int, int]]:
         """Return the block of a rank's partition for each batch, by number of batch."""
         return [shards[rank] for shards in self._blocks()]
@@ -157,14 +163,14 @@ class Plan:
         """Return the plan in words and one table: who gets which share of which batch."""
         full = shard_rows(min(self.batch, self.train_rows), self.weights)
         last = shard_rows(self.batch_rows(self.batch_count - 1), self.weights)
+        held = self.rank_rows()
         lines = [
             f"{self.train_rows:,} training rows in {self.batch_count:,} batches of {self.batch:,}; "
             f"{self.epochs:,} epochs, {self.update_count:,} updates. Tail: {TAIL_RULE}.",
             f"{'rank':>4} {'weight':>7} {'rows a batch':>13} {'in the last batch':>18} {'partition':>10}",
         ]
         for rank, weight in enumerate(self.weights):
-            held = full[rank] * (self.batch_count - 1) + last[rank]
-            lines.append(f"{rank:>4} {weight:>7} {full[rank]:>13,} {last[rank]:>18,} {held:>10,}")
+            lines.append(f"{rank:>4} {weight:>7} {full[rank]:>13,} {last[rank]:>18,} {held[rank]:>10,}")
         return "\n".join(lines)
 
 

@@ -7,6 +7,10 @@ import fcntl
 import json
 import os
 import re
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +22,16 @@ from numpy.typing import NDArray
 from aner_nb.errors import AnerError
 from aner_nb.files import write_atomically
 from aner_nb.receipts import ReceiptError, TrialReceipt, decode_receipt, encode_receipt
+from aner_nb.sources import fingerprint
 from aner_nb.trial import Trial
 
 _MAX_RECEIPT_BYTES: Final = 16 * 2**20
+_UNREADABLE: Final = (
+    *(OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, RuntimeError),
+    *(ArithmeticError, MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy lets through when an array file is damaged: the errors of all that it reads with."""
+STEP_COLUMNS: Final = ("coordinator_ns", "ranks_ns", "rows", "loss")
 _ROLE_FILE: Final = {"warm_up": "warmup", "measured": "trial"}
 
 
@@ -68,7 +79,14 @@ class ResultsFolder:
             lock.truncate(0)
             lock.write(f"process {os.getpid()}")
             lock.flush()
+            self._sweep()
             yield self
+
+    def _sweep(self) -> None:
+        """Remove what runs that were killed while they wrote left half-written: nobody else writes here now."""
+        for scrap in (*self.path.glob(".*.[0-9]*"), *self._receipts.glob("*/.*.[0-9]*")):
+            with contextlib.suppress(OSError):
+                scrap.unlink()
 
     @property
     def _receipts(self) -> Path:
@@ -80,7 +98,8 @@ class ResultsFolder:
         Raises
         ------
         StoreError
-            If it cannot be written (full disk, read-only folder). What was there before is untouched.
+            If it cannot be written (full disk, read-only folder), or that repetition has passed already.
+            What was there before is untouched.
         """
         receipt = trial.receipt
         folder = self._receipts / receipt.case_name
@@ -111,6 +130,13 @@ class ResultsFolder:
     def _free_stem(self, folder: Path, receipt: TrialReceipt) -> str:
         stem = f"{_ROLE_FILE[receipt.role]}-{receipt.repetition}"
         if receipt.status == "passed":
+            if (folder / f"{stem}.json").exists():
+                raise StoreError(
+                    f"{receipt.case_name} has passed {receipt.role.replace('_', '-')} {receipt.repetition} here "
+                    "already; results are never overwritten.",
+                    where=str(folder / f"{stem}.json"),
+                    remedy="Save it as another repetition or into another folder.",
+                )
             return stem
         attempt = 1
         while (folder / f"{stem}.{receipt.status}-{attempt}.json").exists():
@@ -144,17 +170,46 @@ class ResultsFolder:
         return receipt
 
     def vector(self, receipt: TrialReceipt) -> NDArray[np.float64] | None:
-        """Return the final parameters of a passed trial; None where they were not kept."""
+        """Return the final parameters of a passed trial; None where they were not kept.
+
+        Raises
+        ------
+        StoreError
+            If the file is damaged, or is not of that trial.
+        """
         path = self._beside(receipt, "parameters.npy")
-        return np.load(path, allow_pickle=False) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            vector: Any = np.load(path, allow_pickle=False)
+        except _UNREADABLE as error:
+            raise _damaged(path, error, "the trial's agreement with the reference") from error
+        prints = receipt.fingerprints
+        sound = isinstance(vector, np.ndarray) and vector.ndim == 1 and vector.dtype == np.float64
+        if not sound or (prints is not None and fingerprint(vector) != prints.final_parameters):
+            raise _damaged(path, "not the trial's", "the trial's agreement with the reference")
+        return vector
 
     def steps(self, receipt: TrialReceipt) -> dict[str, NDArray[Any]] | None:
-        """Return the columns by update of a passed trial; None where they were not kept."""
+        """Return the columns by update of a passed trial; None where they were not kept.
+
+        Raises
+        ------
+        StoreError
+            If the file is damaged.
+        """
         path = self._beside(receipt, "steps.npz")
         if not path.exists():
             return None
-        with np.load(path, allow_pickle=False) as columns:
-            return {name: columns[name] for name in columns.files}
+        try:
+            with np.load(path, allow_pickle=False) as columns:
+                found = {name: np.asarray(columns[name]) for name in columns.files}
+        except _UNREADABLE as error:
+            raise _damaged(path, error, "the trial's timeline") from error
+        lengths = {len(column) if column.ndim else -1 for column in found.values()}
+        if set(found) != set(STEP_COLUMNS) or len(lengths) != 1 or found["ranks_ns"].ndim != 3:
+            raise _damaged(path, "columns are missing or differ in length", "the trial's timeline")
+        return found
 
     def _beside(self, receipt: TrialReceipt, ending: str) -> Path:
         stem = f"{_ROLE_FILE[receipt.role]}-{receipt.repetition}"
@@ -184,6 +239,14 @@ class ResultsFolder:
             where=str(self.path),
             remedy="Free space or make the folder writable; the same command then goes on where it stopped.",
         )
+
+
+def _damaged(path: Path, reason: object, price: str) -> StoreError:
+    return StoreError(
+        f"the file is damaged ({reason or type(reason).__name__}).",
+        where=str(path),
+        remedy=f"Put back a good copy or delete it: only {price} is lost, its receipt stays.",
+    )
 
 
 def is_results_folder(path: Path) -> bool:

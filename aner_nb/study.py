@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,19 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.analysis import StudySummary, summarise
-from aner_nb.case import Case, canonical_json, case_from_record
-from aner_nb.errors import AnerError
+from aner_nb.case import Case
+from aner_nb.errors import AnerError, CaseError
 from aner_nb.events import Subscriber, SuiteStarted
 from aner_nb.execution import DEADLINE_SECONDS, run
 from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
 from aner_nb.recording import steps_table
 from aner_nb.store import ResultsFolder, StoreError
-from aner_nb.suites import Schedule, Slot, Suite, suite
+from aner_nb.suites import Slot, Suite, suite, suite_from_record
 from aner_nb.tables import Row, frame_of, rows_of, table_text
 from aner_nb.timeline import trace_json
 from aner_nb.trial import Trial
-from aner_nb.user_arrays import KeptArrays
 
 if TYPE_CHECKING:
     import pandas
@@ -211,10 +209,11 @@ def run_suite(
         missing = _missing(chosen, folder)
         for subscriber in subscribers:
             subscriber(SuiteStarted(chosen.name, len(chosen.schedule()), len(missing)))
-        if missing:
-            held = folder.document("suite")
-            whole = chosen.merged(suite_from_record(held)) if held is not None else chosen
+        held = folder.document("suite")
+        if missing or held is None:
+            whole = chosen.merged(_kept_suite(folder, held)) if held is not None else chosen
             folder.save_document("suite", whole.to_record())
+        if missing:
             with _hosting(chosen, cluster) as host:
                 _save_platforms(folder, host)
                 _run_slots(missing, host, folder, subscribers, stop, between, deadline_seconds)
@@ -233,7 +232,7 @@ def open_study(path: str | Path) -> Study:
     record = folder.document("suite")
     if record is None:
         raise StoreError("the folder holds no results.", where=str(path), remedy="Run a suite into it first.")
-    chosen = suite_from_record(record)
+    chosen = _kept_suite(folder, record)
     receipts = tuple(folder.receipts())
     passed = {receipt.case_name for receipt in receipts if receipt.status == "passed"}
     # One receipt says that a case cannot run here; its other trials are not tried.
@@ -242,20 +241,15 @@ def open_study(path: str | Path) -> Study:
     return Study(folder, chosen, receipts, complete=not left)
 
 
-def suite_from_record(record: Any) -> Suite:
-    """Read back what `Suite.to_record` wrote, without the data of private arrays."""
-    values: dict[str, Any] = dict(record, placements=tuple(record["placements"]))
-    values["cases"] = tuple(_case_of(case) for case in record["cases"])
-    values["earlier"] = tuple(Schedule(one["seed"], tuple(one["names"])) for one in record.get("earlier", ()))
-    return Suite(**values)
-
-
-def _case_of(record: dict[str, Any]) -> Case:
-    """Read a case back; of private arrays only the description was kept."""
-    if record["data"]["source"] != "arrays":
-        return case_from_record(record)
-    kept = KeptArrays(canonical_json(record["data"]).decode())
-    return dataclasses.replace(case_from_record({**record, "data": "iris"}), data=kept)
+def _kept_suite(folder: ResultsFolder, record: Mapping[str, Any]) -> Suite:
+    try:
+        return suite_from_record(record)
+    except CaseError as error:
+        raise StoreError(
+            f"the suite of these results cannot be read ({error.what.rstrip('.')}).",
+            where=str(folder.path / "suite.json"),
+            remedy="Run the suite into this folder again after moving the file away: receipts are kept.",
+        ) from error
 
 
 def _missing(chosen: Suite, folder: ResultsFolder) -> list[Slot]:

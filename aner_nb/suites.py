@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-import yaml
-
 from aner_nb.case import Case, canonical_json, case_from_record
 from aner_nb.counter import permutation
 from aner_nb.errors import CaseError
+from aner_nb.plain import read_yaml
 from aner_nb.receipts import Role
+from aner_nb.user_arrays import KeptArrays
 
 _MAX_FILE_BYTES: Final = 2**20
 _FIELDS: Final = ("name", "description", "placements", "warm_ups", "repetitions", "seed", "defaults", "cases")
@@ -252,7 +252,7 @@ def parse_suite(text: str, where: str, default_name: str = "") -> Suite:
     CaseError
         If the text is not YAML, or not a suite.
     """
-    record = parse_yaml(text, where)
+    record = _mapping(read_yaml(text, where), where)
     if "cases" not in record and "data" in record:
         record = {"name": record.get("name", default_name), "cases": [record]}
     unknown = sorted(set(map(str, record)) - set(_FIELDS))
@@ -280,27 +280,51 @@ def parse_suite(text: str, where: str, default_name: str = "") -> Suite:
     )
 
 
-def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Read a YAML mapping as plain data.
+def suite_from_record(record: Any, where: str = "suite") -> Suite:
+    """Read back what `Suite.to_record` wrote, without the data of private arrays.
 
     Raises
     ------
     CaseError
-        With line and column, if the text is not YAML.
+        If it is not such a record.
     """
     try:
-        value: object = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        values: dict[str, Any] = dict(record, placements=tuple(record["placements"]))
+        values["cases"] = tuple(case_of_record(case, where) for case in record["cases"])
+        values["earlier"] = tuple(
+            Schedule(int(one["seed"]), tuple(map(str, one["names"]))) for one in record.get("earlier", ())
+        )
+        for field, default, least in (("warm_ups", 1, 0), ("repetitions", 3, 1), ("seed", 0, 0)):
+            values[field] = _count(record, field, default, least, where)
+        return Suite(**values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CaseError(
-            f"not YAML: {error.problem or error.context}.",
-            where=f"{where}{place}",
-            remedy="Correct it there.",
+            f"not the record of a suite ({type(error).__name__}: {error}).",
+            where=where,
+            remedy="It was changed or damaged.",
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CaseError(f"not YAML: {error}.", where=where, remedy="Correct it.") from error
-    return dict(_mapping(value, where))
+
+
+def case_of_record(record: Mapping[str, Any], where: str = "case") -> Case:
+    """Read a case back from its record; of private arrays only the description was kept.
+
+    Raises
+    ------
+    CaseError
+        If it is not the record of a case.
+    """
+    try:
+        data: object = record["data"]
+        if isinstance(data, Mapping) and cast("Mapping[str, Any]", data).get("source") == "arrays":
+            kept = KeptArrays(canonical_json(data).decode())
+            return replace(case_from_record({**record, "data": "iris"}, where), data=kept)
+        return case_from_record(record, where)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CaseError(
+            f"not the record of a case ({type(error).__name__}: {error}).",
+            where=where,
+            remedy="It was changed or damaged.",
+        ) from error
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

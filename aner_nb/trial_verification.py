@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aner_nb.case import contract_id_of, work_id_of
-from aner_nb.plan import TAIL_RULE, Plan, shard_rows
+from aner_nb.plan import TAIL_RULE, Plan
 from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
 from aner_nb.suites import Schedule
 
+_MAX_SHOWN: Final = 500
+_MAX_ROWS: Final = 2**26
+"""Training rows whose order is recomputed; the product's own studies stay far below."""
+_MAX_PLACES: Final = 1_000_000
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -26,8 +31,9 @@ class Finding:
     what: str
 
     def __str__(self) -> str:
-        place = f"{self.file} {self.field}".rstrip()
-        return f"{place}: {self.what}"
+        text = f"{f'{self.file} {self.field}'.strip() or 'the bundle'}: {self.what}"
+        # What a stranger wrote must not steer a terminal, nor fill it.
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:_MAX_SHOWN])
 
 
 def receipt_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
@@ -46,6 +52,16 @@ def receipt_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
         yield Finding(where, "failure", f"is missing for a trial that {receipt.status}")
 
 
+def _sound(receipt: TrialReceipt) -> str:
+    """Return why no plan can be made of a trial's counts, or nothing."""
+    assert receipt.counts is not None
+    if not 1 <= receipt.counts.train_rows <= _MAX_ROWS:
+        return f"train_rows is not from 1 to {_MAX_ROWS:,}"
+    if not receipt.ranks or not all(1 <= rank.weight <= _MAX_ROWS for rank in receipt.ranks):
+        return "a rank's weight cannot be, or there is no rank"
+    return ""
+
+
 def _passed_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
     missing = [
         name
@@ -54,6 +70,10 @@ def _passed_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
     ]
     if missing or receipt.failure is not None:
         yield Finding(where, missing[0] if missing else "failure", "does not fit a trial that passed")
+        return
+    unsound = _sound(receipt)
+    if unsound:
+        yield Finding(where, "counts", f"allow no plan: {unsound}")
         return
     if not receipt.checks or not all(check.passed for check in receipt.checks):
         yield Finding(where, "checks", "did not all pass")
@@ -100,7 +120,7 @@ def _count_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
     if sum(rank.rows for rank in receipt.ranks) != counts.rows:
         yield Finding(where, "ranks.rows", f"do not add up to counts.rows ({counts.rows})")
     if not (receipt.resumed_from or receipt.restarts):
-        for index, expected in enumerate(_rank_rows(plan)):
+        for index, expected in enumerate(rows * plan.epochs for rows in plan.rank_rows()):
             if receipt.ranks[index].rows != expected:
                 yield Finding(where, f"ranks[{index}].rows", f"is not {expected}, its share by the weights")
     declared = [weight for _, weight in receipt.case["ranks"]]
@@ -108,21 +128,14 @@ def _count_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
     if not adjusted and [rank.weight for rank in receipt.ranks] != declared:
         yield Finding(where, "ranks.weight", "are not the case's weights")
     epochs = plan.epochs - receipt.resumed_from // plan.batch_count
-    if [record.epoch for record in receipt.validation] != list(range(plan.epochs - epochs, plan.epochs)):
+    numbers = [record.epoch for record in receipt.validation]
+    if len(numbers) != epochs or numbers != list(range(plan.epochs - epochs, plan.epochs)):
         yield Finding(where, "validation", f"does not have one record for each of {epochs} epochs")
     for record in receipt.validation:
         if record.update != (record.epoch + 1) * plan.batch_count:
             yield Finding(where, "validation.update", "is not the end of its epoch")
     if receipt.tail_rule != TAIL_RULE:
         yield Finding(where, "tail_rule", "is not the declared rule")
-
-
-def _rank_rows(plan: Plan) -> list[int]:
-    totals = [0] * len(plan.weights)
-    for batch in range(plan.batch_count):
-        for rank, rows in enumerate(shard_rows(plan.batch_rows(batch), plan.weights)):
-            totals[rank] += rows * plan.epochs
-    return totals
 
 
 def _clock_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
@@ -158,8 +171,14 @@ def _fingerprint_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding
             yield Finding(where, f"fingerprints.{name}", "is not a SHA-256 digest")
     if len(prints.partitions) != len(receipt.ranks):
         yield Finding(where, "fingerprints.partitions", "are not one for each rank")
-    if prints.plan != _plan_of(receipt).plan_id:
+    if prints.plan != _plan_id(_plan_of(receipt)):
         yield Finding(where, "fingerprints.plan", "is not the id of the plan")
+
+
+@functools.lru_cache(maxsize=64)
+def _plan_id(plan: Plan) -> str:
+    """Return the plan's id; the trials of a case share it, and it costs a permutation of all rows."""
+    return plan.plan_id
 
 
 def suite_findings(suite: Mapping[str, Any], trials: Sequence[tuple[str, TrialReceipt]]) -> Iterator[Finding]:
@@ -167,7 +186,7 @@ def suite_findings(suite: Mapping[str, Any], trials: Sequence[tuple[str, TrialRe
     try:
         contracts = {str(case["name"]): contract_id_of(case) for case in suite["cases"]}
         places = _schedule(suite)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         yield Finding("suite.json", "", f"is not a suite: {error}")
         return
     seen: dict[tuple[str, str, int], str] = {}
@@ -192,12 +211,14 @@ def suite_findings(suite: Mapping[str, Any], trials: Sequence[tuple[str, TrialRe
 def _schedule(suite: Mapping[str, Any]) -> dict[tuple[str, str, int], set[tuple[int, int]]]:
     """Return round and position of each trial, by each schedule that the folder's trials ran by."""
     own: dict[str, Any] = {"seed": suite["seed"], "names": [case["name"] for case in suite["cases"]]}
+    warm_ups, repetitions = int(suite["warm_ups"]), int(suite["repetitions"])
+    records = (own, *suite.get("earlier", ()))
+    if sum(len(record["names"]) for record in records) * max(warm_ups + repetitions, 1) > _MAX_PLACES:
+        raise ValueError(f"its schedules have over {_MAX_PLACES:,} trials")
     places: dict[tuple[str, str, int], set[tuple[int, int]]] = {}
-    for record in (own, *suite.get("earlier", ())):
+    for record in records:
         schedule = Schedule(int(record["seed"]), tuple(map(str, record["names"])))
-        for name, role, repetition, number, position in schedule.places(
-            int(suite["warm_ups"]), int(suite["repetitions"])
-        ):
+        for name, role, repetition, number, position in schedule.places(warm_ups, repetitions):
             places.setdefault((name, role, repetition), set()).add((number, position))
     return places
 

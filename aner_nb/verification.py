@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import itertools
 import json
 import re
 import struct
@@ -23,20 +24,36 @@ from aner_nb.analysis import StudySummary, summarise
 from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
 from aner_nb.inventory import configuration_id
+from aner_nb.plain import read_json
 from aner_nb.receipts import TrialReceipt
+from aner_nb.suites import case_of_record
 from aner_nb.trial_verification import Finding, receipt_findings, suite_findings
 
 CHECKSUMS: Final = "SHA256SUMS"
+REPORT: Final = "report.html"
 DATA_FILES: Final = ("trials.jsonl", "warmups.jsonl", "summaries.json", "configurations.json", "suite.json")
 _MAX_BYTES: Final = 64 * 2**20
 _MAX_FILES: Final = 100
+_MAX_SHOWN: Final = 1000
+_CANNOT: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)
+"""What hostile values may make a recomputation raise; each is a finding and never an error of the verifier."""
 
 LEAKS: Final[Mapping[str, re.Pattern[bytes]]] = {
     "an IPv4 address": re.compile(rb"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])"),
     "an IPv6 address": re.compile(rb"(?i)(?<![0-9a-f:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![0-9a-f:])"),
     "a MAC address": re.compile(rb"(?i)(?<![0-9a-f:])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![0-9a-f:])"),
     "a path of a person or machine": re.compile(rb"(?:/home/|/Users/|/root/|/tmp/|[A-Z]:\\\\Users)"),
-    "a route to a host": re.compile(rb"(?i)(?:ssh|tcp|tls|ucx)://|[a-z0-9_.-]+@[a-z0-9-]+\.[a-z]"),
+    "a route to a host": re.compile(
+        rb"(?i)(?:ssh|tcp|tls|ucx)://|(?<![a-z0-9_.-])[a-z0-9_.-]+@[a-z0-9-]+\.[a-z]"
+    ),
     "a process number": re.compile(rb'(?i)"pid"\s*:'),
 }
 
@@ -65,57 +82,86 @@ def verify(folder: str | Path) -> list[Finding]:
         root = root / "public"
     if not root.is_dir():
         raise AnerError("there is no such folder.", where=str(folder), remedy="Name a results folder.")
-    findings = list(_file_findings(root))
-    contents = {name: _read(root, name, findings) for name in DATA_FILES}
-    bundle = _parse(contents, findings)
-    findings += _leak_findings(root)
-    findings += _content_findings(bundle)
-    findings += _chart_findings(root)
-    findings += _report_findings(root, bundle)
+    findings: list[Finding] = []
+    files = _read_files(root, findings)
+    findings += _checksum_findings(files)
+    findings += content_findings(files)
+    findings += _leak_findings(files)
+    findings += _chart_findings(files)
     return findings
 
 
-def _file_findings(root: Path) -> Iterator[Finding]:
-    """Compare the folder with its list of checksums."""
-    listed = dict(_checksums(root))
+def _read_files(root: Path, findings: list[Finding]) -> dict[str, bytes]:
+    """Return the plain files of a bundle by name; what is none, is too large or too many is a finding."""
+    entries = sorted(itertools.islice(root.rglob("*"), 100 * _MAX_FILES))
+    present = [path for path in entries if path.is_symlink() or not path.is_dir()]
+    if len(present) > _MAX_FILES:
+        findings.append(Finding("", "", f"holds more than {_MAX_FILES} files; the others are not looked at"))
+    contents: dict[str, bytes] = {}
+    for path in present[:_MAX_FILES]:
+        name = path.relative_to(root).as_posix()
+        try:
+            if path.is_symlink() or not path.is_file():
+                what = "is a link; a bundle has plain files only" if path.is_symlink() else "is no plain file"
+                findings.append(Finding(name, "", what))
+            elif path.stat().st_size > _MAX_BYTES:
+                findings.append(Finding(name, "", f"is larger than {_MAX_BYTES} bytes"))
+            else:
+                contents[name] = path.read_bytes()
+        except OSError as error:
+            findings.append(Finding(name, "", f"cannot be read ({error.strerror or error})"))
+    return contents
+
+
+def _checksum_findings(files: Mapping[str, bytes]) -> Iterator[Finding]:
+    """Compare the files with their list of checksums."""
+    listed = dict(_checksums(files.get(CHECKSUMS, b"")))
     if not listed:
         yield Finding(CHECKSUMS, "", "is missing or lists no file")
-    present = [path for path in sorted(root.rglob("*")) if path.is_symlink() or not path.is_dir()][
-        :_MAX_FILES
-    ]
-    for path in present:
-        name = path.relative_to(root).as_posix()
-        if path.is_symlink():
-            yield Finding(name, "", "is a link; a bundle has plain files only")
-        elif name != CHECKSUMS and name not in listed:
-            yield Finding(name, "", f"is not listed in {CHECKSUMS}")
-    for name, digest in listed.items():
-        path = root / name
+    for name in sorted(set(files) - set(listed) - {CHECKSUMS}):
+        yield Finding(name, "", f"is not listed in {CHECKSUMS}")
+    for name, digest in itertools.islice(listed.items(), 10 * _MAX_FILES):
         if ".." in Path(name).parts or Path(name).is_absolute():
             yield Finding(CHECKSUMS, name, "leads out of the bundle")
-        elif not path.is_file():
+        elif name not in files:
             yield Finding(name, "", f"is listed in {CHECKSUMS} but missing")
-        elif path.stat().st_size > _MAX_BYTES:
-            yield Finding(name, "", f"is larger than {_MAX_BYTES} bytes")
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        elif hashlib.sha256(files[name]).hexdigest() != digest:
             yield Finding(name, "", "has another SHA-256 than listed")
 
 
-def _checksums(root: Path) -> Iterator[tuple[str, str]]:
-    path = root / CHECKSUMS
-    if path.is_file() and path.stat().st_size < _MAX_BYTES:
-        for line in path.read_text(errors="replace").splitlines():
-            match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
-            if match:
-                yield match[2], match[1]
+def _checksums(data: bytes) -> Iterator[tuple[str, str]]:
+    for line in data.decode(errors="replace").splitlines():
+        match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
+        if match:
+            yield match[2], match[1]
 
 
-def _read(root: Path, name: str, findings: list[Finding]) -> bytes:
-    path = root / name
-    if not path.is_file() or path.is_symlink() or path.stat().st_size > _MAX_BYTES:
-        findings.append(Finding(name, "", "cannot be read"))
-        return b""
-    return path.read_bytes()
+def content_findings(files: Mapping[str, bytes]) -> list[Finding]:
+    """Return what is wrong with the data files and the report of a bundle, given by name."""
+    findings: list[Finding] = []
+    contents: dict[str, bytes] = {}
+    for name in (*DATA_FILES, REPORT):
+        if name not in files:
+            findings.append(Finding(name, "", "cannot be read"))
+        contents[name] = files.get(name, b"")
+    bundle = _parse(contents, findings)
+    findings += _guarded("configurations.json", _configuration_findings(bundle))
+    for where, receipt in bundle.trials:
+        findings += _guarded(where, receipt_findings(where, receipt))
+    if bundle.suite is not None:
+        findings += _guarded("suite.json", suite_findings(bundle.suite, bundle.trials))
+        if bundle.summary is not None:
+            findings += _guarded("summaries.json", _summary_findings(bundle, bundle.summary, bundle.suite))
+    findings += _report_findings(contents[REPORT], bundle.summary)
+    return findings
+
+
+def _guarded(name: str, found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings; values that nothing can be computed from are one more."""
+    try:
+        yield from found
+    except _CANNOT as error:
+        yield Finding(name, "", f"cannot be recomputed ({type(error).__name__}: {error})")
 
 
 def _parse(contents: Mapping[str, bytes], findings: list[Finding]) -> _Bundle:
@@ -134,15 +180,22 @@ def _parse(contents: Mapping[str, bytes], findings: list[Finding]) -> _Bundle:
 
 
 def _parse_trial(line: bytes, where: str, findings: list[Finding]) -> TrialReceipt | None:
-    """Read a published trial: exactly the public fields, with the declared types."""
+    """Read a published trial: exactly the public fields, with the declared types, of a case that can be."""
     try:
-        record = json.loads(line)
+        record = read_json(line)
         full = {**record, "host": {}}
         if isinstance(record.get("failure"), dict):
             full["failure"] = {**record["failure"], "what": "", "where": "", "remedy": ""}
         receipt = msgspec.convert(full, TrialReceipt)
-    except (ValueError, msgspec.ValidationError, RecursionError, TypeError) as error:
+        case = case_of_record(receipt.case, where).to_record()
+    except AnerError as error:
+        findings.append(Finding(where, "case", f"is not a case: {error.what}"))
+        return None
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
         findings.append(Finding(where, _path_of(error), f"does not fit the schema: {error}"))
+        return None
+    if case != receipt.case:
+        findings.append(Finding(where, "case", "is not written out in full"))
         return None
     view = json.loads(json.dumps(public_view(receipt)))
     for field in sorted(set(view) ^ set(record)):
@@ -159,8 +212,8 @@ def _path_of(error: Exception) -> str:
 
 def _object(contents: Mapping[str, bytes], name: str, findings: list[Finding]) -> Mapping[str, Any] | None:
     try:
-        value: object = json.loads(contents[name])
-    except (ValueError, RecursionError) as error:
+        value: object = read_json(contents[name])
+    except ValueError as error:
         findings.append(Finding(name, "", f"is not JSON: {error}"))
         return None
     if not isinstance(value, dict):
@@ -169,23 +222,13 @@ def _object(contents: Mapping[str, bytes], name: str, findings: list[Finding]) -
     return cast("Mapping[str, Any]", value)
 
 
-def _content_findings(bundle: _Bundle) -> Iterator[Finding]:
-    yield from _configuration_findings(bundle)
-    for where, receipt in bundle.trials:
-        yield from receipt_findings(where, receipt)
-    if bundle.suite is not None:
-        yield from suite_findings(bundle.suite, bundle.trials)
-    if bundle.summary is not None and bundle.suite is not None:
-        yield from _summary_findings(bundle, bundle.summary, bundle.suite)
-
-
 def _configuration_findings(bundle: _Bundle) -> Iterator[Finding]:
     name = "configurations.json"
     for identity, facts in bundle.configurations.items():
         try:
             known = configuration_id(facts["capacity"])
             opaque = re.fullmatch(r"[A-Z][a-z]+-\d{2,}", str(facts["platform"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             yield Finding(name, identity[:12], f"lacks {error}")
             continue
         if known != identity:
@@ -198,7 +241,7 @@ def _configuration_findings(bundle: _Bundle) -> Iterator[Finding]:
             platform = rank.placement.split("/")[0] if "/" in rank.placement else ""
             if rank.configuration_id and facts is None:
                 yield Finding(where, f"ranks[{index}].configuration_id", f"is not in {name}")
-            elif facts is not None and platform != facts.get("platform"):
+            elif isinstance(facts, Mapping) and platform != facts.get("platform"):
                 yield Finding(
                     where, f"ranks[{index}].placement", "is on another platform than its configuration"
                 )
@@ -213,9 +256,12 @@ def _summary_findings(
         stated = msgspec.convert(summary, StudySummary)
         order = [str(case["name"]) for case in suite["cases"]]
         again = summarise([receipt for _, receipt in bundle.trials], order)
-    except (msgspec.ValidationError, AnerError, KeyError, TypeError, IndexError) as error:
+    except (*_CANNOT, msgspec.MsgspecError, AnerError) as error:
         yield Finding(name, "", f"cannot be recomputed: {error}")
         return
+    names = [case.case for case in stated.cases]
+    for case in sorted({case for case in names if names.count(case) > 1}):
+        yield Finding(name, case, "is summarised more than once")
     found = {case.case: case for case in stated.cases}
     expected = {case.case: case for case in again.cases}
     for case in sorted(set(found) ^ set(expected)):
@@ -254,19 +300,15 @@ def _differences(own: Any, right: Any, path: str = "") -> Iterator[tuple[str, An
         for key in first:
             yield from _differences(first[key], second.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(own, float) and isinstance(right, float):
-        if abs(own - right) > 1e-9 * max(abs(own), abs(right)):
+        if not abs(own - right) <= 1e-9 * max(abs(own), abs(right)):
             yield path, own, right
     elif own != right:
         yield path, own, right
 
 
-def _leak_findings(root: Path) -> Iterator[Finding]:
+def _leak_findings(files: Mapping[str, bytes]) -> Iterator[Finding]:
     """Look in every byte for what must not be public."""
-    for path in sorted(root.rglob("*"))[:_MAX_FILES]:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            continue
-        name = path.relative_to(root).as_posix()
-        data = path.read_bytes()
+    for name, data in files.items():
         for text in _texts(name, data):
             for kind, pattern in LEAKS.items():
                 match = pattern.search(text)
@@ -290,49 +332,48 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         position += 12 + length
 
 
-def _chart_findings(root: Path) -> Iterator[Finding]:
-    for path in sorted((root / "charts").glob("*")):
-        name = path.relative_to(root).as_posix()
-        data = path.read_bytes()[:_MAX_BYTES]
-        if path.suffix == ".png":
+def _chart_findings(files: Mapping[str, bytes]) -> Iterator[Finding]:
+    for name, data in files.items():
+        if name.endswith(".png"):
             kinds = [kind for kind, _ in _png_chunks(data)] if data.startswith(b"\x89PNG\r\n\x1a\n") else []
             if not kinds or kinds[0] != b"IHDR" or kinds[-1] != b"IEND":
                 yield Finding(name, "", "is not a complete PNG")
-        elif path.suffix == ".svg" and not _is_svg(data):
+        elif name.endswith(".svg") and not _is_svg(data):
             yield Finding(name, "", "is not an SVG, or refers to something outside")
 
 
 def _is_svg(data: bytes) -> bool:
-    if b"<!ENTITY" in data or b"<script" in data.lower() or re.search(rb"href=\"(?!#|data:)", data):
+    if b"<!" in data.replace(b"<!--", b"") or b"<script" in data.lower():
+        return False
+    if re.search(rb"href=[\"'](?!#|data:)", data):
         return False
     try:
-        return ElementTree.fromstring(data).tag.endswith("svg")  # noqa: S314 -- entities are refused above
-    except ElementTree.ParseError:
+        # As text of ours, so that no encoding of its own can hide an entity from the search above.
+        return ElementTree.fromstring(data.decode()).tag.endswith("svg")  # noqa: S314
+    except (ElementTree.ParseError, ValueError, RecursionError):
         return False
 
 
-def _report_findings(root: Path, bundle: _Bundle) -> Iterator[Finding]:
-    name = "report.html"
-    path = root / name
-    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-        yield Finding(name, "", "cannot be read")
-        return
-    text = path.read_text(encoding="utf-8", errors="replace")
-    match = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
+def _report_findings(data: bytes, summary: Mapping[str, Any] | None) -> Iterator[Finding]:
+    text = data.decode(errors="replace")
+    opening = text.find('<script type="application/json"')
+    begin, end = text.find(">", opening) + 1, text.find("</script>", opening)
     try:
-        embedded = json.loads(html.unescape(match[1])) if match else None
+        embedded: object = read_json(html.unescape(text[begin:end]).encode()) if opening >= 0 else None
     except ValueError:
         embedded = None
     if embedded is None:
-        yield Finding(name, "", "has no readable figures in it")
-    elif bundle.summary is not None and embedded != bundle.summary:
-        yield Finding(name, "", "shows other figures than summaries.json")
+        yield Finding(REPORT, "", "has no readable figures in it")
+    elif summary is not None and embedded != summary:
+        yield Finding(REPORT, "", "shows other figures than summaries.json")
     if re.search(r"(?:src|href)=[\"']https?:", text):
-        yield Finding(name, "", "loads something from elsewhere")
+        yield Finding(REPORT, "", "loads something from elsewhere")
 
 
 def describe_findings(findings: Sequence[Finding]) -> str:
-    """Return one line a finding, or a line that there is none."""
+    """Return one line a finding, or a line that there is none; of very many, the first."""
     if not findings:
         return "verified: checksums, ids, counts, statistics, baselines, ratios, agreement, schema, leaks."
-    return "\n".join(str(finding) for finding in findings)
+    lines = [str(finding) for finding in findings[:_MAX_SHOWN]]
+    left = len(findings) - len(lines)
+    return "\n".join([*lines, *([f"and {left} more"] if left else [])])

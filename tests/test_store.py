@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -178,9 +179,10 @@ def test_a_full_device_is_a_sentence(tmp_path: Path, passed: aner.Trial) -> None
         pytest.skip("this system has no /dev/full")
     folder = ResultsFolder(tmp_path)
     (tmp_path / "receipts" / "tiny").mkdir(parents=True)
-    (tmp_path / "receipts" / "tiny" / f".trial-1.steps.npz.{os.getpid()}").symlink_to("/dev/full")
-    with folder.writing(), pytest.raises(StoreError, match="No space left on device"):
-        folder.save(passed)
+    with folder.writing():
+        (tmp_path / "receipts" / "tiny" / f".trial-1.steps.npz.{os.getpid()}").symlink_to("/dev/full")
+        with pytest.raises(StoreError, match="No space left on device"):
+            folder.save(passed)
     assert folder.receipts() == []
 
 
@@ -320,3 +322,96 @@ def test_the_columns_by_update_are_kept(tmp_path: Path, passed: aner.Trial) -> N
         "loss": (4,),
     }
     np.testing.assert_array_equal(steps["loss"], passed.steps.loss)
+
+
+# ---------------------------------------------------------------- nothing measured is lost
+
+
+def test_a_passed_trial_is_never_overwritten(tmp_path: Path, passed: aner.Trial) -> None:
+    folder = ResultsFolder(tmp_path)
+    with folder.writing():
+        folder.save(passed)
+        before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+        with pytest.raises(
+            StoreError, match=r"trial-1\.json: tiny has passed measured 1 here already; .* never overwritten"
+        ):
+            folder.save(run())
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+def test_scraps_of_a_killed_run_are_swept_and_nothing_else(tmp_path: Path, passed: aner.Trial) -> None:
+    folder = ResultsFolder(tmp_path)
+    with folder.writing():
+        folder.save(passed)
+    kept = files(tmp_path)
+    (tmp_path / "receipts" / "tiny" / ".trial-2.json.4711").write_text("{")
+    (tmp_path / ".suite.json.4711").write_text("{")
+    with folder.writing():
+        assert files(tmp_path) == kept
+
+
+@pytest.mark.parametrize("name", ["trial-1.parameters.npy", "trial-1.steps.npz"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[: len(data) // 2],
+        lambda data: b"\x00" * len(data),
+        lambda data: data[:20] + b"\xff" * 30 + data[50:],
+        lambda data: data[:-30] + bytes(30),
+        lambda data: b"PK\x05\x06" + bytes(18),
+        lambda data: b"\x80\x04K\x01.",
+    ],
+)
+def test_a_damaged_array_is_named_and_its_receipt_stays(
+    tmp_path: Path, passed: aner.Trial, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    folder = ResultsFolder(tmp_path)
+    with folder.writing():
+        folder.save(passed)
+    path = tmp_path / "receipts" / "tiny" / name
+    path.write_bytes(damage(path.read_bytes()))
+    read = folder.vector if name.endswith("npy") else folder.steps
+    with pytest.raises(
+        StoreError, match=rf"{name}: the file is damaged \(.+\)\. .*delete it: only the trial's"
+    ):
+        read(passed.receipt)
+    path.unlink()
+    assert read(passed.receipt) is None
+    assert folder.receipts() == [passed.receipt]
+
+
+@pytest.mark.parametrize("name", ["trial-1.parameters.npy", "trial-1.steps.npz"])
+def test_whatever_byte_of_an_array_changes_only_our_error_comes(
+    tmp_path: Path, passed: aner.Trial, name: str
+) -> None:
+    folder = ResultsFolder(tmp_path)
+    with folder.writing():
+        folder.save(passed)
+    path = tmp_path / "receipts" / "tiny" / name
+    whole = path.read_bytes()
+    read = folder.vector if name.endswith("npy") else folder.steps
+    random = np.random.default_rng(4)
+    refused = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(400):
+            data = bytearray(whole)
+            for position in random.integers(0, len(data), random.integers(1, 5)):
+                data[position] = random.integers(256)
+            path.write_bytes(data)
+            try:
+                read(passed.receipt)
+            except StoreError:
+                refused += 1
+    assert refused > (390 if name.endswith("npy") else 100)  # every changed parameter is noticed
+
+
+def test_parameters_of_another_trial_are_noticed(tmp_path: Path, passed: aner.Trial) -> None:
+    folder = ResultsFolder(tmp_path)
+    assert passed.parameters is not None
+    with folder.writing():
+        folder.save(passed)
+    np.save(tmp_path / "receipts" / "tiny" / "trial-1.parameters.npy", passed.parameters * 2)
+    with pytest.raises(StoreError, match=r"the file is damaged \(not the trial's\)"):
+        folder.vector(passed.receipt)

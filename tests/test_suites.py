@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import aner_nb as aner
 from aner_nb.case import case_from_record
 from aner_nb.errors import CaseError
-from aner_nb.suites import Schedule, Suite, parse_suite, parse_yaml, suite, suite_names
+from aner_nb.suites import Schedule, Suite, parse_suite, suite, suite_names
 
 ONE = "{name: a, data: iris, layers: [3], batch: 30, epochs: 1}"
 
@@ -235,7 +235,7 @@ def test_a_case_in_a_file_takes_its_name_from_the_file(tmp_path: Path) -> None:
 )
 def test_what_is_not_yaml_is_refused_with_line_and_column(text: str, sentence: str) -> None:
     with pytest.raises(CaseError, match=sentence):
-        parse_yaml(text, "my.yaml")
+        parse_suite(text, "my.yaml")
 
 
 @pytest.mark.parametrize(

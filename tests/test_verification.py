@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import pytest
 
 from aner_nb.bundle import BundleError, write_bundle
 from aner_nb.receipts import FailureRecord
-from aner_nb.verification import CHECKSUMS, verify
+from aner_nb.verification import CHECKSUMS, DATA_FILES, content_findings, verify
 from tests.study_fixtures import CONFIGURATION, make_study, placed, suite
 
 
@@ -305,6 +308,123 @@ CORRUPTIONS: dict[str, tuple[Any, str]] = {
     "a home folder": (append("suite.json", " /home/ada"), "contains a path of a person"),
     "metadata in a picture": (png_with_text, r"memory\.png: contains a path of a person"),
 }
+
+
+HOSTILE: list[Any] = [
+    None, True, -1, 0, 2**63, 2**80, 10**400, 1.5, -0.0, 1e308, float("nan"), float("inf"), "", "x" * 3, "1", "\ud800",
+    "\x1b[2J", [], [1], [[]], ["a", "b"], {}, {"a": 1}, [None] * 3, json.loads("[" * 500 + "]" * 500),
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value inside, leaves and branches."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, inner in items for place in places(inner, (*path, key)))]
+
+
+def planted(value: Any, path: tuple[Any, ...], leaf: Any) -> Any:
+    """Return a copy with the leaf in that place."""
+    if not path:
+        return leaf
+    copied = value.copy()
+    copied[path[0]] = planted(value[path[0]], path[1:], leaf)
+    return copied
+
+
+def test_hostile_values_in_any_place_are_findings_and_never_errors(published: Path) -> None:
+    files = {
+        path.relative_to(published).as_posix(): path.read_bytes()
+        for path in published.rglob("*")
+        if path.is_file()
+    }
+    assert content_findings(files) == []
+    chance = random.Random(5)
+    tried = 0
+    for name in DATA_FILES:
+        lines = files[name].splitlines() if name.endswith("l") else [files[name]]
+        record = json.loads(lines[-1])
+        for path in chance.sample(every := places(record), min(len(every), 70)):
+            leaf = chance.choice(HOSTILE)
+            text = json.dumps(planted(record, path, leaf)).encode()
+            found = content_findings({**files, name: b"\n".join([*lines[:-1], text])})
+            tried += 1
+            assert all(str(finding).isprintable() for finding in found)
+            if isinstance(leaf, float) and not abs(leaf) < float("inf"):
+                assert found, (name, path, leaf)
+    assert tried > 200
+
+
+def test_a_summary_that_is_not_a_number_does_not_pass(bundle: Path) -> None:
+    in_summary(lambda c: c["fit_comparison"].update(ratio=float("nan")))(bundle)
+    assert any("NaN is not a number" in str(finding) for finding in verify(bundle))
+
+
+def test_a_case_summarised_twice_is_found(bundle: Path) -> None:
+    def double(value: Any) -> None:
+        value["cases"].insert(0, {**value["cases"][1], "measured": 99})
+
+    in_document("summaries.json", double)(bundle)
+    assert any("is summarised more than once" in str(finding) for finding in verify(bundle))
+
+
+def test_more_files_than_a_bundle_has_are_found(bundle: Path) -> None:
+    for number in range(120):
+        (bundle / f"z{number}.txt").write_text("x")
+    sign(bundle)
+    assert any("holds more than 100 files" in str(finding) for finding in verify(bundle))
+
+
+def test_files_that_are_none_are_findings(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "charts" / "sub.svg").mkdir()
+    (bundle / "charts" / "zero.svg").symlink_to("/dev/zero")
+    (bundle / "up").symlink_to("/proc")
+    os.mkfifo(bundle / "suite.pipe")
+    with (bundle / CHECKSUMS).open("a") as opened:
+        opened.writelines(
+            f"{'0' * 64}  {name}\n" for name in ("up/kmsg", "x" * 5000, "a\0b", "suite.pipe", "/etc/passwd")
+        )
+    found = "\n".join(map(str, verify(bundle)))
+    for words in ("zero.svg: is a link", "up: is a link", "suite.pipe: is no plain file", "up/kmsg: is listed",
+                  "/etc/passwd: leads out"):  # fmt: skip
+        assert words in found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<svg>" + b"<a>" * 200_000,
+        "<!DOCTYPE x [<!ENTITY a 'b'>]><svg>&a;</svg>".encode("utf-16"),
+        b"<!DOCTYPE svg><svg/>",
+        b"<svg><a href='http://example.org'/></svg>",
+        b"\xff\xfe<svg/>",
+    ],
+)
+def test_a_chart_that_hides_something_is_found(bundle: Path, data: bytes) -> None:
+    (bundle / "charts" / "memory.svg").write_bytes(data)
+    sign(bundle)
+    assert any("memory.svg: is not an SVG" in str(finding) for finding in verify(bundle))
+
+
+def test_long_texts_take_no_long_time(bundle: Path) -> None:
+    """Searches are linear: these texts, 8 MB each, took a quadratic search hours."""
+    (bundle / "report.html").write_bytes(b'<script type="application/json" ' * 250_000)
+    (bundle / "charts" / "memory.svg").write_bytes(b"a" * 8_000_000)
+    sign(bundle)
+    began = time.perf_counter()
+    assert verify(bundle)
+    assert time.perf_counter() - began < 10
+
+
+def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "study", repetitions=1)
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match=r"documents: the folder holds 'thesis\.txt' and no bundle"):
+        study.publish(tmp_path / "documents")
+    with pytest.raises(BundleError, match=r"thesis\.txt: a file is there"):
+        study.publish(tmp_path / "documents" / "thesis.txt")
+    assert (tmp_path / "documents" / "thesis.txt").read_text() == "years of work"
+    assert study.publish() == study.publish()
 
 
 def test_a_clean_bundle_has_no_findings(published: Path) -> None:
