@@ -125,7 +125,9 @@ class FrameStream:
             self._header = self._checked(decode_header(self._head))
             self._got = 0
             if self._header.kind is Kind.FAILURE:
-                self._connection.setblocking(True)
+                self._connection.settimeout(
+                    _CLOSING_SECONDS
+                )  # it must not stall in the middle of its failure
                 failure, self._header = self._header, None
                 self._document(failure)
             if self._header is not None and self._header.payload_bytes != len(into):
@@ -152,7 +154,7 @@ class FrameStream:
         self._receive_into(memoryview(text))
         try:
             value: object = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FrameError(f"a document is not JSON ({error}).") from error
         if not isinstance(value, dict):
             raise FrameError("a document is not a JSON object.")

@@ -299,3 +299,23 @@ def test_inline_ranks_compute_when_polled() -> None:
     assert part is not None
     assert (part.rows, part.gradient.tolist()) == (2, [5.0, 6.0, 7.0])
     assert channel.close() == {"served": 1}
+
+
+def test_a_failure_that_is_never_finished_does_not_hold_the_coordinator(
+    make_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aner_nb.channels.stream._CLOSING_SECONDS", 0.3)
+    pair = make_pair()
+    pair.channel.post(0, (0, 1))
+    pair.far.send(Header(Kind.FAILURE, pair.run_id, payload_bytes=100), NOTHING)
+    with pytest.raises(RankLost, match="timed out"):
+        wait_for(pair.channel)
+
+
+def test_a_failure_that_nests_without_end_is_refused(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair()
+    pair.channel.post(0, (0, 1))
+    text = b"[" * 100_000
+    pair.far.send(Header(Kind.FAILURE, pair.run_id, payload_bytes=len(text)), memoryview(text))
+    with pytest.raises(RankLost, match="a document is not JSON"):
+        wait_for(pair.channel)
