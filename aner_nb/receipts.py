@@ -272,6 +272,24 @@ def decode_receipt(data: bytes, where: str = "receipt") -> TrialReceipt:
         ) from error
 
 
+def decode_public_receipt(line: bytes, where: str = "receipt") -> TrialReceipt:
+    """Read a published receipt: its private fields are empty.
+
+    Raises
+    ------
+    ReceiptError
+        If it is not JSON or a field is wrong; the sentence names it.
+    """
+    try:
+        record = msgspec.json.decode(line, type=dict[str, Any])
+        full = {**record, "host": {}}
+        if isinstance(record.get("failure"), dict):
+            full["failure"] = {**record["failure"], "what": "", "where": "", "remedy": ""}
+        return msgspec.convert(full, TrialReceipt)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReceiptError(f"does not fit the schema: {error}", where=where) from error
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a receipt, with units and privacy beside each field's meaning."""
     return msgspec.json.schema(TrialReceipt)

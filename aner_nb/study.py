@@ -17,6 +17,7 @@ from aner_nb.case import Case, canonical_json, case_from_record
 from aner_nb.errors import AnerError
 from aner_nb.events import Subscriber, SuiteStarted
 from aner_nb.execution import DEADLINE_SECONDS, run
+from aner_nb.published import PublicBundle, is_public_bundle
 from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
 from aner_nb.recording import steps_table
@@ -44,7 +45,7 @@ class PlatformHost(RankHost, Protocol):
 class Study:
     """The results in a folder."""
 
-    folder: ResultsFolder
+    folder: ResultsFolder | PublicBundle
     suite: Suite
     receipts: tuple[TrialReceipt, ...]
     complete: bool
@@ -57,6 +58,8 @@ class Study:
 
     def summary(self) -> StudySummary:
         """Return medians, baselines, ratios, agreement and warnings of all cases."""
+        if isinstance(self.folder, PublicBundle):
+            return self.folder.summary()
         vectors: dict[tuple[str, int], NDArray[np.float64]] = {}
         for receipt in self.receipts:
             if receipt.role == "measured" and receipt.status == "passed":
@@ -105,7 +108,13 @@ class Study:
         ------
         BundleError
             If a trial ran on an emulated device.
+        StoreError
+            If the study was read from a public bundle.
         """
+        if isinstance(self.folder, PublicBundle):
+            raise StoreError(
+                "this is a public bundle already.", where=str(self.folder.path), remedy="Copy it."
+            )
         from aner_nb.bundle import write_bundle
 
         return write_bundle(
@@ -222,14 +231,16 @@ def run_suite(
 
 
 def open_study(path: str | Path) -> Study:
-    """Return the study of a results folder.
+    """Return the study of a results folder, or of a public bundle that somebody gave you.
+
+    A bundle is shown as its files state it; `aner-nb verify` recomputes it.
 
     Raises
     ------
     StoreError
         If the folder holds no study.
     """
-    folder = ResultsFolder(Path(path))
+    folder = PublicBundle(Path(path)) if is_public_bundle(Path(path)) else ResultsFolder(Path(path))
     record = folder.document("suite")
     if record is None:
         raise StoreError("the folder holds no results.", where=str(path), remedy="Run a suite into it first.")

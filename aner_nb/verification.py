@@ -23,7 +23,7 @@ from aner_nb.analysis import StudySummary, summarise
 from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
 from aner_nb.inventory import configuration_id
-from aner_nb.receipts import TrialReceipt
+from aner_nb.receipts import ReceiptError, TrialReceipt, decode_public_receipt
 from aner_nb.trial_verification import Finding, receipt_findings, suite_findings
 
 CHECKSUMS: Final = "SHA256SUMS"
@@ -137,12 +137,12 @@ def _parse_trial(line: bytes, where: str, findings: list[Finding]) -> TrialRecei
     """Read a published trial: exactly the public fields, with the declared types."""
     try:
         record = json.loads(line)
-        full = {**record, "host": {}}
-        if isinstance(record.get("failure"), dict):
-            full["failure"] = {**record["failure"], "what": "", "where": "", "remedy": ""}
-        receipt = msgspec.convert(full, TrialReceipt)
-    except (ValueError, msgspec.ValidationError, RecursionError, TypeError) as error:
-        findings.append(Finding(where, _path_of(error), f"does not fit the schema: {error}"))
+        receipt = decode_public_receipt(line)
+    except ReceiptError as error:
+        findings.append(Finding(where, _path_of(error), error.what))
+        return None
+    except (ValueError, RecursionError) as error:
+        findings.append(Finding(where, "", f"does not fit the schema: {error}"))
         return None
     view = json.loads(json.dumps(public_view(receipt)))
     for field in sorted(set(view) ^ set(record)):
