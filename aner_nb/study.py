@@ -51,6 +51,11 @@ class Study:
     complete: bool
     """Whether every trial of the suite has passed or could not be run."""
 
+    def __repr__(self) -> str:
+        trials = sum(receipt.role == "measured" and receipt.status == "passed" for receipt in self.receipts)
+        state = "" if self.complete else ", not complete"
+        return f"<Study {self.suite.name}: {trials} measured trials of {len(self.suite.cases)} cases{state}>"
+
     def _repr_html_(self) -> str:
         from aner_nb.views import study_html
 

@@ -95,5 +95,6 @@ def test_a_public_bundle_opens_as_the_study_that_it_was_made_from(study: Any, tm
 
 def test_the_shipped_bundle_opens_with_its_agreement() -> None:
     shipped = aner.open_study(Path(__file__).parents[1] / "docs" / "results" / "cpu")
+    assert repr(shipped) == "<Study cpu: 57 measured trials of 19 cases>"
     assert len(shipped.rows()) == 19
     assert all(case.agreement is not None and case.agreement.agrees for case in shipped.summary().cases)
