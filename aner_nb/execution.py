@@ -9,10 +9,12 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from aner_nb import machine
 from aner_nb.balance import weights_for
@@ -60,6 +62,8 @@ from aner_nb.work import Work, make_setups, make_work, with_ranks
 
 DEADLINE_SECONDS: Final = 60.0
 MAX_RESTARTS: Final = 10
+
+_EVALUATORS: Final = 2
 
 Wrap = Callable[[AbstractCollective, Work], AbstractCollective]
 
@@ -152,6 +156,7 @@ class _TrialRun:
         self._test: Evaluation | None = None
         self._reduction = ""
         self._complete_ns = 0
+        self._evaluators = ThreadPoolExecutor(_EVALUATORS, "aner-evaluation")
         self.emit: Callable[[Event], None] = lambda _event: None
 
     def started_event(self) -> TrialStarted:
@@ -171,7 +176,10 @@ class _TrialRun:
         """Run all stages; return the error that ended them early, if one did."""
         error: AnerError | None = None
         try:
-            self._stages(cluster, deadline_seconds, wrap)
+            # NumPy's BLAS keeps its threads spinning for a while after a product, on the cores of the ranks; the
+            # evaluators share the rows instead.
+            with threadpool_limits(1, "blas"), contextlib.closing(self):
+                self._stages(cluster, deadline_seconds, wrap)
         except CaseError:
             raise
         except AnerError as caught:
@@ -275,7 +283,9 @@ class _TrialRun:
         def evaluate_epoch(parameters: NDArray[np.float64]) -> Evaluation:
             check()
             validation = work.data.validation
-            return evaluate(work.model, parameters, validation.features, validation.targets)
+            return evaluate(
+                work.model, parameters, validation.features, validation.targets, pool=self._evaluators
+            )
 
         record = self._record
         assert record is not None
@@ -287,7 +297,13 @@ class _TrialRun:
 
     def _evaluate(self, rows: Any) -> Evaluation:
         assert self._state is not None
-        return evaluate(self._work.model, self._state.parameters, rows.features, rows.targets)
+        return evaluate(
+            self._work.model, self._state.parameters, rows.features, rows.targets, pool=self._evaluators
+        )
+
+    def close(self) -> None:
+        """End the threads that evaluate."""
+        self._evaluators.shutdown()
 
     def _check_stop(self) -> None:
         if self._stop():

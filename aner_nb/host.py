@@ -129,6 +129,7 @@ def host_rank(invitation: dict[str, Any]) -> None:
     connection, same_host = connect(guest)
     connection.settimeout(None)
     stream = FrameStream(connection, guest.run_id)
+    machine.run_as_batch()
     try:
         setup = RankSetup.from_record(cast("Any", stream.receive_document()))
         if same_host:

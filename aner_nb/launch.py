@@ -29,6 +29,12 @@ _WORKER_ENVIRONMENT: Final = {
 _DASK_SETTINGS: Final = {
     # The statistical profiler interrupts the rank every 10 ms; nothing reads it here.
     "distributed.worker.profile.enabled": False,
+    # On a host whose cores are all ranks' cores, what Dask does beside them is paid by a rank, and with it by all:
+    # the loops' ticks, the resource samples of a dashboard that is off, and looking for tasks to move.
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.work-stealing": False,
     "distributed.nanny.pre-spawn-environ": _WORKER_ENVIRONMENT,
     "distributed.worker.daemon": True,
 }

@@ -139,6 +139,16 @@ def devices() -> tuple[str, ...]:
     return ("cpu", *cuda, *(("metal",) if metal_available() else ()))
 
 
+def run_as_batch() -> None:
+    """Ask the kernel not to let this thread, and those it starts, push aside the thread that wakes them (Linux).
+
+    A coordinator that wakes one rank would lose its core to it before it has asked the next.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def rss_bytes() -> int:
     """Return this process's resident memory now."""
     return int(psutil.Process().memory_info().rss)

@@ -11,6 +11,7 @@ import msgspec
 
 from aner_nb.errors import AnerError
 from aner_nb.facts import Record, fact, private
+from aner_nb.plain import read_json
 
 SCHEMA_VERSION: Final = 1
 
@@ -270,6 +271,24 @@ def decode_receipt(data: bytes, where: str = "receipt") -> TrialReceipt:
             remedy="It was written by another version, cut short or changed: remove it to run its trial "
             "again.",
         ) from error
+
+
+def decode_public_receipt(line: bytes, where: str = "receipt") -> TrialReceipt:
+    """Read a published receipt: its private fields are empty.
+
+    Raises
+    ------
+    ReceiptError
+        If it is not JSON or a field is wrong; the sentence names it.
+    """
+    try:
+        record = read_json(line)
+        full = {**record, "host": {}}
+        if isinstance(record.get("failure"), dict):
+            full["failure"] = {**record["failure"], "what": "", "where": "", "remedy": ""}
+        return msgspec.convert(full, TrialReceipt)
+    except (ValueError, TypeError, AttributeError, msgspec.MsgspecError) as error:
+        raise ReceiptError(f"does not fit the schema: {error}", where=where) from error
 
 
 def json_schema() -> dict[str, Any]:

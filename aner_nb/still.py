@@ -22,6 +22,7 @@ from aner_nb.charts import (
     validation_chart,
     validation_rows,
 )
+from aner_nb.published import PublicBundle
 from aner_nb.receipts import TrialReceipt
 from aner_nb.study import Study
 from aner_nb.tables import Row, number_text, rows_of
@@ -39,7 +40,7 @@ MOST_VECTORS: Final = 200
 
 def summary_of(study: Study) -> StudySummary:
     """Return the summary of a study, without agreement where it has very many trials."""
-    if len(study.receipts) <= MOST_VECTORS:
+    if len(study.receipts) <= MOST_VECTORS or isinstance(study.folder, PublicBundle):
         return study.summary()
     return summarise(study.receipts, [case.name for case in study.suite.cases])
 

@@ -16,6 +16,7 @@ from aner_nb.case import Case
 from aner_nb.errors import AnerError, CaseError
 from aner_nb.events import Subscriber, SuiteStarted
 from aner_nb.execution import DEADLINE_SECONDS, run
+from aner_nb.published import PublicBundle, is_public_bundle
 from aner_nb.ranks import RankHost
 from aner_nb.receipts import TrialReceipt
 from aner_nb.recording import steps_table
@@ -42,11 +43,16 @@ class PlatformHost(RankHost, Protocol):
 class Study:
     """The results in a folder."""
 
-    folder: ResultsFolder
+    folder: ResultsFolder | PublicBundle
     suite: Suite
     receipts: tuple[TrialReceipt, ...]
     complete: bool
     """Whether every trial of the suite has passed or could not be run."""
+
+    def __repr__(self) -> str:
+        trials = sum(receipt.role == "measured" and receipt.status == "passed" for receipt in self.receipts)
+        state = "" if self.complete else ", not complete"
+        return f"<Study {self.suite.name}: {trials} measured trials of {len(self.suite.cases)} cases{state}>"
 
     def _repr_html_(self) -> str:
         from aner_nb.views import study_html
@@ -55,6 +61,8 @@ class Study:
 
     def summary(self) -> StudySummary:
         """Return medians, baselines, ratios, agreement and warnings of all cases."""
+        if isinstance(self.folder, PublicBundle):
+            return self.folder.summary()
         vectors: dict[tuple[str, int], NDArray[np.float64]] = {}
         for receipt in self.receipts:
             if receipt.role == "measured" and receipt.status == "passed":
@@ -103,7 +111,13 @@ class Study:
         ------
         BundleError
             If a trial ran on an emulated device.
+        StoreError
+            If the study was read from a public bundle.
         """
+        if isinstance(self.folder, PublicBundle):
+            raise StoreError(
+                "this is a public bundle already.", where=str(self.folder.path), remedy="Copy it."
+            )
         from aner_nb.bundle import write_bundle
 
         return write_bundle(
@@ -211,7 +225,7 @@ def run_suite(
             subscriber(SuiteStarted(chosen.name, len(chosen.schedule()), len(missing)))
         held = folder.document("suite")
         if missing or held is None:
-            whole = chosen.merged(_kept_suite(folder, held)) if held is not None else chosen
+            whole = chosen.merged(_kept_suite(folder.path, held)) if held is not None else chosen
             folder.save_document("suite", whole.to_record())
         if missing:
             with _hosting(chosen, cluster) as host:
@@ -221,18 +235,20 @@ def run_suite(
 
 
 def open_study(path: str | Path) -> Study:
-    """Return the study of a results folder.
+    """Return the study of a results folder, or of a public bundle that somebody gave you.
+
+    A bundle is shown as its files state it; `aner-nb verify` recomputes it.
 
     Raises
     ------
     StoreError
         If the folder holds no study.
     """
-    folder = ResultsFolder(Path(path))
+    folder = PublicBundle(Path(path)) if is_public_bundle(Path(path)) else ResultsFolder(Path(path))
     record = folder.document("suite")
     if record is None:
         raise StoreError("the folder holds no results.", where=str(path), remedy="Run a suite into it first.")
-    chosen = _kept_suite(folder, record)
+    chosen = _kept_suite(folder.path, record)
     receipts = tuple(folder.receipts())
     passed = {receipt.case_name for receipt in receipts if receipt.status == "passed"}
     # One receipt says that a case cannot run here; its other trials are not tried.
@@ -241,13 +257,13 @@ def open_study(path: str | Path) -> Study:
     return Study(folder, chosen, receipts, complete=not left)
 
 
-def _kept_suite(folder: ResultsFolder, record: Mapping[str, Any]) -> Suite:
+def _kept_suite(folder: Path, record: Mapping[str, Any]) -> Suite:
     try:
         return suite_from_record(record)
     except CaseError as error:
         raise StoreError(
             f"the suite of these results cannot be read ({error.what.rstrip('.')}).",
-            where=str(folder.path / "suite.json"),
+            where=str(folder / "suite.json"),
             remedy="Run the suite into this folder again after moving the file away: receipts are kept.",
         ) from error
 

@@ -25,7 +25,7 @@ from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
 from aner_nb.inventory import configuration_id
 from aner_nb.plain import read_json
-from aner_nb.receipts import TrialReceipt
+from aner_nb.receipts import ReceiptError, TrialReceipt, decode_public_receipt
 from aner_nb.suites import case_of_record
 from aner_nb.trial_verification import Finding, receipt_findings, suite_findings
 
@@ -183,16 +183,16 @@ def _parse_trial(line: bytes, where: str, findings: list[Finding]) -> TrialRecei
     """Read a published trial: exactly the public fields, with the declared types, of a case that can be."""
     try:
         record = read_json(line)
-        full = {**record, "host": {}}
-        if isinstance(record.get("failure"), dict):
-            full["failure"] = {**record["failure"], "what": "", "where": "", "remedy": ""}
-        receipt = msgspec.convert(full, TrialReceipt)
+        receipt = decode_public_receipt(line)
         case = case_of_record(receipt.case, where).to_record()
+    except ReceiptError as error:
+        findings.append(Finding(where, _path_of(error), error.what))
+        return None
     except AnerError as error:
         findings.append(Finding(where, "case", f"is not a case: {error.what}"))
         return None
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:
-        findings.append(Finding(where, _path_of(error), f"does not fit the schema: {error}"))
+    except ValueError as error:
+        findings.append(Finding(where, "", f"does not fit the schema: {error}"))
         return None
     if case != receipt.case:
         findings.append(Finding(where, "case", "is not written out in full"))

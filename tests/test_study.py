@@ -73,3 +73,28 @@ def test_a_study_of_private_arrays_can_be_opened_again(tmp_path: Path) -> None:
     assert kept.contract_id == case.contract_id
     with pytest.raises(aner.AnerError, match="results keep the fingerprint of your arrays"):
         kept.data.load()
+
+
+def test_a_public_bundle_opens_as_the_study_that_it_was_made_from(study: Any, tmp_path: Path) -> None:
+    bundle = aner.open_study(study.publish(tmp_path / "given"))
+    assert bundle.rows() == study.rows()
+    assert bundle.complete
+    assert chart_svg(bundle.validation_chart()) == chart_svg(study.validation_chart())
+    assert {receipt.status for receipt in bundle.receipts} == {"passed"}
+    with pytest.raises(StoreError, match="there are no step columns"):
+        bundle.steps("pair-f64")
+    with pytest.raises(StoreError, match="this is a public bundle already"):
+        bundle.publish()
+    (tmp_path / "given" / "summaries.json").write_text("[]")
+    with pytest.raises(StoreError, match="summaries.json does not fit its schema.*aner-nb verify"):
+        bundle.rows()
+    (tmp_path / "given" / "trials.jsonl").write_text('{"case": 1}\n')
+    with pytest.raises(aner.AnerError, match="trials.jsonl:1: does not fit the schema"):
+        aner.open_study(tmp_path / "given")
+
+
+def test_the_shipped_bundle_opens_with_its_agreement() -> None:
+    shipped = aner.open_study(Path(__file__).parents[1] / "docs" / "results" / "cpu")
+    assert repr(shipped) == "<Study cpu: 57 measured trials of 19 cases>"
+    assert len(shipped.rows()) == 19
+    assert all(case.agreement is not None and case.agreement.agrees for case in shipped.summary().cases)
