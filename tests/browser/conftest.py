@@ -32,6 +32,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+FAILED = pytest.StashKey[bool]()
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},
@@ -115,14 +116,26 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.when == "call" and report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A fresh page whose errors fail the test."""
+def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A fresh page whose errors fail the test; a failed test leaves a picture of it."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000}, accept_downloads=True)
+    context.set_default_timeout(30_000)
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
     yield opened
+    if request.node.stash.get(FAILED, False):
+        ARTEFACTS.mkdir(exist_ok=True)
+        opened.screenshot(path=ARTEFACTS / f"failed-{request.node.name}.png")
     context.close()
     assert [text for text in problems if "aner" in text.lower()] == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 ARTEFACTS = ROOT / "artefacts"
-AXE = ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = importlib.resources.files("axe_playwright_python") / "axe.min.js"
 APP = "import aner_nb as aner\napp = aner.app('{suite}.yaml', out='results/{out}')\napp"
 STATE = "(document.querySelector('.aner-monitor .aner-note')?.textContent ?? '')"
 
@@ -58,9 +59,7 @@ def errors(page: Any) -> list[str]:
 
 def serious(page: Any) -> list[str]:
     """Return axe's serious and critical findings in our widgets."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: npm install in widgets/")
-    page.add_script_tag(path=AXE)
+    page.evaluate(AXE.read_text("utf-8"))
     result = page.evaluate("axe.run({include: [['.aner']]}, {resultTypes: ['violations']})")
     return [
         f"{finding['id']}: {node['html'][:200]} {node.get('failureSummary', '')[:300]}"
@@ -195,7 +194,7 @@ def test_a_restarted_kernel_loses_no_finished_trial(notebook: Any) -> None:
     page.keyboard.press("Control+Enter")
     page.wait_for_function(f"{STATE} == 'Ready'", timeout=30_000)
     run_button(page).click()
-    wait_for_state(page, "Finished")
+    wait_for_state(page, "Finished", 40)
     names = [path.name for path in (notebook.work / "results" / "restart" / "receipts").glob("*/*.json")]
     passed = [name for name in names if re.fullmatch(r"(warmup|trial)-\d\.json", name)]
     assert len(passed) == 6  # three cases that can run, two trials each; none twice
