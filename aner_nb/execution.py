@@ -23,12 +23,8 @@ from aner_nb.case import Case
 from aner_nb.checks import fixed_checks
 from aner_nb.collectives.base import AbstractCollective
 from aner_nb.collectives.star import StarCollective
-from aner_nb.coordinator import (
-    COORDINATOR_PHASES,
-    Record,
-    make_record,
-    train,
-)
+from aner_nb.coordinator import COORDINATOR_PHASES, Record, make_record, train
+from aner_nb.data import Rows
 from aner_nb.durability import NOT_DURABLE, Durability
 from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
@@ -176,9 +172,8 @@ class _TrialRun:
         """Run all stages; return the error that ended them early, if one did."""
         error: AnerError | None = None
         try:
-            # NumPy's BLAS keeps its threads spinning for a while after a product, on the cores of the ranks; the
-            # evaluators share the rows instead.
-            with threadpool_limits(1, "blas"), contextlib.closing(self):
+            # BLAS threads spin for a while after a product, on the cores of the ranks; evaluators share the rows.
+            with threadpool_limits(1, "blas"), self._evaluators:
                 self._stages(cluster, deadline_seconds, wrap)
         except CaseError:
             raise
@@ -229,7 +224,8 @@ class _TrialRun:
             self._train(ranks, deadline_seconds, wrap)
             self.emit(StageEntered("testing"))
             testing = time.perf_counter_ns()
-            self._test = self._evaluate(self._work.data.test)
+            assert self._state is not None
+            self._test = self._evaluate(self._state.parameters, self._work.data.test)
             closing = time.perf_counter_ns()
             self._durations["test_ns"] = closing - testing
             ranks.close()
@@ -282,10 +278,7 @@ class _TrialRun:
 
         def evaluate_epoch(parameters: NDArray[np.float64]) -> Evaluation:
             check()
-            validation = work.data.validation
-            return evaluate(
-                work.model, parameters, validation.features, validation.targets, pool=self._evaluators
-            )
+            return self._evaluate(parameters, work.data.validation)
 
         record = self._record
         assert record is not None
@@ -295,15 +288,8 @@ class _TrialRun:
 
         train(work.plan, state, collective, evaluate_epoch, self.emit, record, applied)
 
-    def _evaluate(self, rows: Any) -> Evaluation:
-        assert self._state is not None
-        return evaluate(
-            self._work.model, self._state.parameters, rows.features, rows.targets, pool=self._evaluators
-        )
-
-    def close(self) -> None:
-        """End the threads that evaluate."""
-        self._evaluators.shutdown()
+    def _evaluate(self, parameters: NDArray[np.float64], rows: Rows) -> Evaluation:
+        return evaluate(self._work.model, parameters, rows.features, rows.targets, pool=self._evaluators)
 
     def _check_stop(self) -> None:
         if self._stop():
