@@ -17,6 +17,11 @@ def text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
     """Return an HTML table of plain values."""
     titles = "".join(f'<th scope="col" style="{_LEFT}">{text(title)}</th>' for title in head)

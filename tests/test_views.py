@@ -138,7 +138,7 @@ def test_a_trained_model_shows_its_layers(trial: Trial) -> None:
 def test_a_study_shows_still_charts_and_its_table(study: Study) -> None:
     page = Tags(study._repr_html_())
     assert page.names.count("img") >= 3
-    assert "1 measured trials of 1 cases" in page.words
+    assert "1 measured trial of 1 case, medians" in page.words
     assert "script" not in page.names
 
 
