@@ -23,7 +23,7 @@ from aner_nb.charts import (
 )
 from aner_nb.receipts import TrialReceipt
 from aner_nb.study import Study
-from aner_nb.tables import Row, number_text, rows_of
+from aner_nb.tables import HEAD, Row, number_text, rows_of
 from aner_nb.views import counted, table, text
 
 MOST_CASES: Final = 24
@@ -155,6 +155,20 @@ def draw(what: Shown, cases: Sequence[str] | None = None) -> Shown:
 def study_html(study: Study) -> str:
     """Return a study as still HTML: charts as pictures, and the table."""
     return shown_html(draw(show(study)))
+
+
+def study_text(study: Study) -> str:
+    """Return a study as text: the table, of a very long one the beginning."""
+    rows = rows_of(summary_of(study), study.suite.cases)
+    cells = [HEAD, *(row.cells() for row in rows[:MOST_CASES])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"{study.suite.name}: {headline(study, rows)}"]
+    for line in cells:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+    if len(rows) > MOST_CASES:
+        lines.append(f"… and {counted(len(rows) - MOST_CASES, 'case')} more")
+    return "\n".join(lines)
 
 
 def shown_html(what: Shown) -> str:

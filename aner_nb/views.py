@@ -186,3 +186,8 @@ def study_html(study: Any) -> str:
     """Return a `Study`: charts as still pictures, and its table."""
     # The charts are above studies in the order of modules; they are looked up when somebody looks.
     return str(importlib.import_module("aner_nb.still").study_html(study))
+
+
+def study_text(study: Any) -> str:
+    """Return a `Study` where there is no HTML: its table."""
+    return str(importlib.import_module("aner_nb.still").study_text(study))
