@@ -333,6 +333,9 @@ def _with_bounds(row: Row) -> Row:
     return {**row, "low": row["update_ms"] - row["error_ms"], "high": row["update_ms"] + row["error_ms"]}
 
 
+_FONT: Final = "Liberation Sans, Arial, Helvetica, DejaVu Sans Condensed, sans-serif"
+"""Of one width, so that text measured here fits in a browser, whose own sans-serif may be wider."""
+
 _INK: Final = ("#1A1A1A", "#E8E8E8")
 _PAPER: Final = ("#FFFFFF", "#111111")
 _GRID: Final = ("#DDDDDD", "#3A3A3A")
@@ -342,8 +345,8 @@ def _themed(chart: Any, *, dark: bool) -> Any:
     ink, paper, grid = _INK[dark], _PAPER[dark], _GRID[dark]
     axis = {"labelColor": ink, "titleColor": ink, "gridColor": grid, "domainColor": grid, "tickColor": grid}
     return (
-        chart.configure(background=paper, padding=6)
-        .configure_axis(labelFontSize=9, titleFontSize=9, titleFontWeight="normal", **axis)
+        chart.configure(background=paper, padding=6, font=_FONT)
+        .configure_axis(labelFontSize=9, titleFontSize=9, titleFontWeight="normal", labelSeparation=3, **axis)
         .configure_title(fontSize=12, subtitleFontSize=9, anchor="start", color=ink, subtitleColor=ink)
         .configure_legend(labelFontSize=9, labelColor=ink, titleColor=ink, symbolSize=50)
         .configure_text(color=ink)

@@ -78,6 +78,9 @@ class Fitted:
     def __str__(self) -> str:
         return str(self.trial)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceUpdate:
@@ -96,7 +99,7 @@ class ReferenceUpdate:
     """Largest absolute difference between the ranks' mean gradient and the reference's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Developed(Fitted):
     """A trained model with the reference graph of each of its updates."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import copy
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,8 +24,8 @@ from aner_nb.charts import (
 from aner_nb.published import PublicBundle
 from aner_nb.receipts import TrialReceipt
 from aner_nb.study import Study
-from aner_nb.tables import Row, number_text, rows_of
-from aner_nb.views import table, text
+from aner_nb.tables import HEAD, Row, number_text, rows_of
+from aner_nb.views import counted, table, text
 
 MOST_CASES: Final = 24
 """Most cases in one chart: more bars cannot be told apart."""
@@ -47,15 +46,28 @@ def summary_of(study: Study) -> StudySummary:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart as SVG text; each mark's label is its case's name."""
+    """A chart, and the words above it.
+
+    The words stand apart, so that a page can break them into lines; a file of the chart has them inside.
+    """
 
     id: str
     title: str
+    notes: tuple[str, ...]
+
     svg: str
+    """The chart without the words; each mark's label is its case's name."""
+
+    specification: Mapping[str, Any] = field(repr=False)
+    """The whole chart, as Vega-Lite."""
+
+    def whole_svg(self) -> str:
+        """Return the chart as an SVG file's text."""
+        return chart_svg(_Specification(self.specification))
 
     def png(self) -> bytes:
         """Return the chart as a PNG file's bytes."""
-        return svg_png(self.svg)
+        return svg_png(self.whole_svg())
 
 
 def pictures(
@@ -68,21 +80,35 @@ def pictures(
         return []
     some: StudySummary = msgspec.structs.replace(summary, cases=chosen)
     trials = [receipt for receipt in receipts if receipt.case_name in names]
-    charts: list[tuple[str, str, Any]] = [("duration", "Duration", duration_chart(some))]
+    charts: list[tuple[str, Any]] = [("duration", duration_chart(some))]
     if scaling_rows(some):
-        charts.append(("groups", "Groups beside their members", scaling_chart(some)))
+        charts.append(("groups", scaling_chart(some)))
     if validation_rows(trials):
-        charts.append(("validation", "Validation", validation_chart(trials)))
-    charts.append(("memory", "Memory", memory_chart(some)))
-    return [Picture(name, title, chart_svg(_Labelled(chart.to_dict()))) for name, title, chart in charts]
+        charts.append(("validation", validation_chart(trials)))
+    charts.append(("memory", memory_chart(some)))
+    return [_picture(name, chart.to_dict()) for name, chart in charts]
 
 
-class _Labelled:
-    """A Vega-Lite specification whose marks carry their case's name, for readers and for selection."""
+def _picture(name: str, specification: dict[str, Any]) -> Picture:
+    """Return a chart with its marks labelled, for readers and for selection, and its words taken out."""
+    _label(specification, frozenset())
+    bare = {key: value for key, value in specification.items() if key != "title"}
+    title = specification["title"]
+    notes = title["subtitle"]
+    return Picture(
+        name,
+        title["text"],
+        (notes,) if isinstance(notes, str) else tuple(notes),
+        chart_svg(_Specification(bare)),
+        specification,
+    )
+
+
+class _Specification:
+    """A chart as `chart_svg` takes it."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
-        self._specification = copy.deepcopy(dict(specification))
-        _label(self._specification, frozenset())
+        self._specification = specification
 
     def to_json(self) -> str:
         return msgspec.json.encode(self._specification).decode()
@@ -132,6 +158,20 @@ def study_html(study: Study) -> str:
     return shown_html(draw(show(study)))
 
 
+def study_text(study: Study) -> str:
+    """Return a study as text: the table, of a very long one the beginning."""
+    rows = rows_of(summary_of(study), study.suite.cases)
+    cells = [HEAD, *(row.cells() for row in rows[:MOST_CASES])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"{study.suite.name}: {headline(study, rows)}"]
+    for line in cells:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+    if len(rows) > MOST_CASES:
+        lines.append(f"… and {counted(len(rows) - MOST_CASES, 'case')} more")
+    return "\n".join(lines)
+
+
 def shown_html(what: Shown) -> str:
     """Return the same of a study that is shown already; of a very long table, the beginning."""
     study, rows = what.study, what.rows[:MOST_ROWS]
@@ -172,14 +212,16 @@ def shown_html(what: Shown) -> str:
 
 def headline(study: Study, rows: Sequence[Row]) -> str:
     """Return what there is of a study, in a few words."""
-    trials = sum(row.trials for row in rows)
     complete = "" if study.complete else "; not complete: run it again to go on"
-    return f"{trials} measured trials of {len(rows)} cases, medians{complete}"
+    trials = counted(sum(row.trials for row in rows), "measured trial")
+    return f"{trials} of {counted(len(rows), 'case')}, medians{complete}"
 
 
 def _figure(picture: Picture) -> str:
     source = base64.b64encode(picture.svg.encode()).decode()
+    notes = "".join(f"<div><small>{text(note)}</small></div>" for note in picture.notes)
     return (
-        f'<img alt="{text(picture.title)}" style="max-width:100%;vertical-align:top" '
-        f'src="data:image/svg+xml;base64,{source}">'
+        '<div style="display:inline-block;vertical-align:top;max-width:350px;margin:0 16px 12px 0">'
+        f"<div><b>{text(picture.title)}</b></div>{notes}"
+        f'<img alt="{text(picture.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{source}"></div>'
     )

@@ -59,6 +59,15 @@ class Study:
 
         return study_html(self)
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: FBT001 -- IPython's protocol
+        from aner_nb.views import study_text
+
+        printer.text(study_text(self))
+
+    def __repr__(self) -> str:
+        trials = sum(one.role == "measured" and one.status == "passed" for one in self.receipts)
+        return f"<Study {self.suite.name}: {trials} measured trials of {len(self.suite.cases)} cases>"
+
     def summary(self) -> StudySummary:
         """Return medians, baselines, ratios, agreement and warnings of all cases."""
         if isinstance(self.folder, PublicBundle):

@@ -17,6 +17,11 @@ def text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
     """Return an HTML table of plain values."""
     titles = "".join(f'<th scope="col" style="{_LEFT}">{text(title)}</th>' for title in head)
@@ -181,3 +186,8 @@ def study_html(study: Any) -> str:
     """Return a `Study`: charts as still pictures, and its table."""
     # The charts are above studies in the order of modules; they are looked up when somebody looks.
     return str(importlib.import_module("aner_nb.still").study_html(study))
+
+
+def study_text(study: Any) -> str:
+    """Return a `Study` where there is no HTML: its table."""
+    return str(importlib.import_module("aner_nb.still").study_text(study))

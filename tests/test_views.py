@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
+from IPython.lib.pretty import pretty
 from IPython.utils.capture import capture_output
 
 import aner_nb as aner
@@ -138,7 +139,7 @@ def test_a_trained_model_shows_its_layers(trial: Trial) -> None:
 def test_a_study_shows_still_charts_and_its_table(study: Study) -> None:
     page = Tags(study._repr_html_())
     assert page.names.count("img") >= 3
-    assert "1 measured trials of 1 cases" in page.words
+    assert "1 measured trial of 1 case, medians" in page.words
     assert "script" not in page.names
 
 
@@ -209,3 +210,47 @@ cases: [{name: one, data: iris, layers: [3], batch: 30, epochs: 1, ranks: ["nump
     with capture_output() as captured:
         shell.run_line_magic("aner", "cluster")
     assert "Atlas-" in captured.outputs[0].data["text/html"]
+
+
+# Saved notebooks.
+
+SAVED = """
+import time
+import aner_nb as aner
+from IPython.display import display
+study = aner.open_study({folder!r})
+display(study)
+display(aner.StudyView(study))
+case = study.suite.cases[0]
+display(case)
+app = aner.app(study.suite, out={folder!r})
+while not app.results.charts:
+    time.sleep(0.05)
+display(app)
+"""
+
+
+@pytest.mark.slow
+def test_a_saved_notebook_shows_its_charts_with_no_kernel(study: Study, tmp_path: Path) -> None:
+    client = pytest.importorskip("nbclient")
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    code = SAVED.format(folder=str(study.folder.path))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    client.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output["data"] for output in notebook.cells[0].outputs if "data" in output]
+    pictures = [data.get("text/html", "").count("data:image/svg+xml") for data in outputs]
+    assert [count for count in pictures if count] == [4, 4, 4]  # the study, its view, the app's still copy
+    assert all(data["text/plain"].strip() for data in outputs if data.get("text/html"))
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    assert page.count("data:image/svg+xml") == 12
+
+
+@pytest.mark.parametrize("which", ["case", "plan", "trial", "study"])
+def test_every_result_has_a_text_that_says_what_it_is(which: str, trial: Trial, study: Study) -> None:
+    values = {"case": CASE, "plan": make_plan(CASE, 90), "trial": trial, "study": study}
+    shown = pretty(values[which])
+    assert len(shown) < 2000
+    assert str(study.folder.path) not in shown
+    assert {"case": "a", "plan": "Plan", "trial": "passed", "study": "native fit"}[which] in shown

@@ -403,7 +403,7 @@ def test_ten_thousand_trials_open_quickly(finished: Study) -> None:
     assert len(view.table["names"].split("\n")) == 2500
     assert took < 2, took
     eventually(lambda: view.charts, 60)
-    assert view.summary["words"].startswith("The charts show 24 of 2500 cases.")
+    assert view.summary["words"].startswith("The charts show 24 of 2,500 cases.")
 
 
 # The app.

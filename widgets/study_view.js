@@ -10,6 +10,9 @@ import { marksByCase, safeSvg } from "./svg.js";
 
 /** @typedef {import("./dom.js").Model} Model */
 
+// Charts are sized for paper; all of them are drawn larger by the same factor, so that their letters are of one size.
+const SCALE = 1.25;
+
 /**
  * @typedef {object} Shown
  * @property {() => void} read
@@ -99,13 +102,16 @@ function chartsView(model, choose) {
       const cases = new Set(model.get("table").names?.split("\n") ?? []);
       marks = [];
       element.replaceChildren(
-        ...model.get("charts").map((/** @type {{id: string, title: string, svg: string}} */ chart) => {
+        ...model.get("charts").map((/** @type {{id: string, title: string, notes: string[], svg: string}} */ chart) => {
           const svg = safeSvg(chart.svg);
           const save = (/** @type {string} */ type) =>
             button(type.toUpperCase(), () => model.send({ do: "save", file: type, chart: chart.id }), {
               "aria-label": `Download ${chart.title} as ${type.toUpperCase()}`,
             });
           if (svg) {
+            const width = Number(svg.getAttribute("width"));
+            if (width) svg.setAttribute("width", String(SCALE * width));
+            svg.removeAttribute("height");
             svg.setAttribute("role", "group");
             svg.setAttribute("aria-label", chart.title);
             const found = marksByCase(svg, cases);
@@ -120,7 +126,8 @@ function chartsView(model, choose) {
           return el(
             "figure",
             { class: "aner-chart" },
-            el("figcaption", {}, el("span", {}, chart.title), save("png"), save("svg")),
+            el("figcaption", {}, el("span", { class: "aner-chart-title" }, chart.title), save("png"), save("svg")),
+            ...chart.notes.map((note) => el("p", { class: "aner-note aner-chart-note" }, note)),
             el("div", { class: "aner-chart-area" }, svg ?? "This chart cannot be shown."),
           );
         }),

@@ -18,6 +18,7 @@ from aner_nb.matching import TENSORFLOW_VERSIONS, match_offers
 from aner_nb.ranks import Offer
 from aner_nb.study import Study, open_study
 from aner_nb.suites import Suite
+from aner_nb.views import counted
 from aner_nb.widgets.case_picker import CasePicker
 from aner_nb.widgets.cluster_panel import ClusterPanel
 from aner_nb.widgets.run_monitor import RunMonitor
@@ -119,7 +120,7 @@ class App(ipywidgets.VBox):
             trials = len(self.picker.suite.schedule())
         with self.monitor.hold_sync():
             self.monitor.can_start = bool(count) and not active
-            self.monitor.start_label = f"Run {count} case{'s' * (count != 1)}, {trials} trials"
+            self.monitor.start_label = f"Run {counted(count, 'case')}, {counted(trials, 'trial')}"
 
     @contextlib.contextmanager
     def _quietly(self) -> Any:
@@ -150,6 +151,8 @@ class App(ipywidgets.VBox):
         if run.study is not None and run.study.receipts:
             self._show(run.study)
             self.results.expanded = True
+            if run.state == "finished" and not run.progress.counts()["failed"]:
+                self.monitor.expanded = False  # the charts come to where the person is looking
 
     def _show(self, study: Study) -> None:
         self.results.show(study)

@@ -120,9 +120,12 @@ class StudyView(Panel):
         from aner_nb.still import headline
 
         drawn, count = len(shown.drawn), len(shown.rows)
-        some = [f"The charts show {drawn} of {count} cases."] if 0 < drawn < count else []
+        some = [f"The charts show {drawn} of {count:,} cases."] if 0 < drawn < count else []
         notes = [f"Note: {warning}." for warning in shown.summary.warnings[:5]]
-        self.charts = [dataclasses.asdict(picture) for picture in shown.pictures]
+        self.charts = [
+            {"id": one.id, "title": one.title, "notes": list(one.notes), "svg": one.svg}
+            for one in shown.pictures
+        ]
         self.summary = {
             "head": f"{shown.study.suite.name}: {headline(shown.study, shown.rows)}",
             "words": " ".join([*some, *notes]),
@@ -155,7 +158,7 @@ class StudyView(Panel):
             return json.dumps([dataclasses.asdict(row) for row in rows], indent=2).encode()
         for picture in self.shown.pictures if self.shown is not None else ():
             if picture.id == chart and file in ("png", "svg"):
-                return picture.png() if file == "png" else picture.svg.encode()
+                return picture.png() if file == "png" else picture.whole_svg().encode()
         raise CaseError(f"there is no {file!r} of {chart!r}.")
 
     def _repr_mimebundle_(self, **options: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -51,6 +52,7 @@ cases:
   - {name: iris-cuda, epochs: 40, ranks: ["cuda:0"]}
   - {name: iris-f64, epochs: 40, dtype: float64, ranks: ["numpy:1"]}
 """
+STEADY = SUITE.replace("name: tiny", "name: steady").replace("epochs: 40", "epochs: 600")
 LONG = SUITE.replace("name: tiny", "name: long").replace("epochs: 40", "epochs: 12000")
 
 
@@ -145,6 +147,7 @@ def notebook(lab: tuple[str, Path], page: Any) -> Iterator[Notebook]:
     """Opens and runs notebooks in the page; their kernels end with the test."""
     address, work = lab
     (work / "tiny.yaml").write_text(SUITE)
+    (work / "steady.yaml").write_text(STEADY)
     (work / "long.yaml").write_text(LONG)
     opened = Notebook(address, work, page)
     yield opened
@@ -157,8 +160,15 @@ class Notebook:
     def __init__(self, address: str, work: Path, page: Any) -> None:
         self.address, self.work, self.page = address, work, page
 
-    def open(self, name: str, *cells: str, until: str = ".aner-monitor", page: Any = None) -> Any:
-        """Open a notebook with these cells, run them, and return the page once `until` is there."""
+    def open(
+        self,
+        name: str,
+        *cells: str,
+        until: str = ".aner-monitor",
+        page: Any = None,
+        run: int | None = None,
+    ) -> Any:
+        """Open a notebook with these cells, run all or the first ones, and return the page once `until` is there."""
         page = page or self.page
         if cells:
             (self.work / f"{name}.ipynb").write_text(json.dumps(_document(cells)))
@@ -166,16 +176,16 @@ class Notebook:
         self.ready(page)
         if cells:
             page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
-        for _ in cells:
+        for _ in cells[:run]:
             page.keyboard.press("Shift+Enter")
         if until:
             page.wait_for_selector(until, timeout=60_000)
         return page
 
-    def ready(self, page: Any) -> None:
+    def ready(self, page: Any, state: str = "(Idle|Busy)") -> None:
         """Wait for the notebook and its kernel."""
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        page.wait_for_selector("#jp-main-statusbar >> text=/\\| (Idle|Busy)/", timeout=60_000)
+        page.wait_for_selector(f"#jp-main-statusbar >> text=/\\| {state}/", timeout=60_000)
 
     def save(self) -> dict[str, Any]:
         """Save the notebook and return the document."""
@@ -185,6 +195,14 @@ class Notebook:
         self.page.keyboard.press("Control+s")
         eventually(lambda: file.stat().st_mtime_ns > before and file.read_text().endswith("}\n"))
         return json.loads(file.read_text())
+
+    def restart(self) -> None:
+        """Restart the kernel by the menu."""
+        self.page.get_by_role("menuitem", name="Kernel", exact=True).click()
+        self.page.get_by_role("menuitem", name=re.compile("^Restart Kernel…")).click()
+        self.page.get_by_role("button", name=re.compile("Confirm.*Restart")).click()
+        self.page.wait_for_selector(".jp-Dialog", state="detached")
+        self.ready(self.page, "Idle")
 
     def end_kernels(self) -> None:
         """Shut every kernel down."""
