@@ -92,6 +92,7 @@ def test_a_bundle_opens_from_the_file_browser_and_follows_the_theme(lab: Any, pa
     palette(page, "Use Theme: JupyterLab Dark")
     page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
     page.wait_for_function(f"{back} !== '{light}'")
+    page.wait_for_selector("#jupyterlab-splash", state="hidden")
     assert serious(page) == []
     picture(page, "lab-report-dark")
     palette(page, "Use Theme: JupyterLab Light")

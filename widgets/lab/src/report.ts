@@ -87,19 +87,19 @@ function row(one: CaseResult, longest: number): HTMLElement {
     "tr",
     {},
     ...head,
-    el("td", {}, seconds(one.fit), span),
+    el("td", {}, ...seconds(one.fit), span),
     el("td", {}, one.ratio == null ? "" : `${one.ratio.toFixed(2)} of ${one.baseline}`),
-    el("td", {}, seconds(one.command)),
+    el("td", {}, ...seconds(one.command)),
     el("td", {}, one.accuracy == null ? `loss ${number(one.loss, 4)}` : percent(one.accuracy)),
     el("td", { class: one.agrees === false ? "aner-report-differs" : null }, agreement(one)),
     el("td", {}, one.measured),
   );
 }
 
-function seconds(spread: Spread | null): string {
-  if (spread == null) return "";
+function seconds(spread: Spread | null): (HTMLElement | string)[] {
+  if (spread == null) return [];
   const [median, minimum, maximum] = [spread.median, spread.minimum, spread.maximum].map((one) => (one / 1e9).toFixed(3));
-  return `${median} [${minimum} : ${maximum}]`;
+  return [median, el("span", { class: "aner-report-range" }, ` [${minimum} : ${maximum}]`)];
 }
 
 function agreement(one: CaseResult): string {
