@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
 
-.PHONY: demo test test-fast test-browser check lab bench clean
+.PHONY: demo test test-fast test-browser check lab front-end bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
@@ -29,6 +29,10 @@ check: $(TESTS_STAMP)
 
 lab: $(LAB_STAMP)
 	$(BIN)/jupyter lab $(wildcard notebooks)
+
+front-end: $(TESTS_STAMP)
+	$(PIP) --group front-end
+	$(BIN)/python widgets/lab/build.py
 
 bench: $(TESTS_STAMP)
 	$(BIN)/python benchmarks/exchange.py

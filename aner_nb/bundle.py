@@ -76,6 +76,30 @@ def write_bundle(
     return target
 
 
+def results_document(
+    *,
+    summary: StudySummary,
+    receipts: Sequence[TrialReceipt],
+    configurations: Mapping[str, Any],
+    suite: Mapping[str, Any],
+) -> bytes:
+    """Return what is published of a study, without its trials, as one JSON document.
+
+    Raises
+    ------
+    BundleError
+        As `write_bundle`.
+    """
+    _refuse(receipts, configurations)
+    return _document(
+        {
+            "suite": public_suite_record(suite),
+            "summaries": public_view(summary),
+            "configurations": public_configuration(configurations),
+        }
+    )
+
+
 def _refuse(receipts: Sequence[TrialReceipt], configurations: Mapping[str, Any]) -> None:
     for receipt in receipts:
         if any(rank.proof.emulated for rank in receipt.ranks):

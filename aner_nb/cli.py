@@ -109,16 +109,19 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder.")],
     out: Annotated[
-        Path, typer.Option("--out", help="A table (.csv, .md, .tex), or a trace of a case's updates (.json).")
+        Path,
+        typer.Option("--out", help="A table (.csv, .md, .tex), a trace (.json), or results (.aner.json)."),
     ],
     case: Annotated[str, typer.Option(help="For a trace: the case.")] = "",
     repetition: Annotated[int, typer.Option(help="For a trace: which measured trial.")] = 1,
 ) -> None:
-    """Write the table of a study, or a trace that Perfetto opens."""
-    from aner_nb.study import open_study
+    """Write the table of a study, a trace that Perfetto opens, or results that JupyterLab opens."""
+    from aner_nb.study import RESULTS_SUFFIX, open_study
 
     study = open_study(folder)
-    if out.suffix == ".json":
+    if out.name.endswith(RESULTS_SUFFIX):
+        _console.print(str(study.save_results(out)))
+    elif out.suffix == ".json":
         _console.print(str(study.save_trace(out, case, repetition)))
     else:
         _console.print(str(study.save_table(out)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from aner_nb import machine
 from aner_nb.front_ends import front_end_folder
@@ -72,6 +73,16 @@ def diagnose() -> tuple[Diagnosis, ...]:
             front_ends,
             "front ends installed" if front_ends else "their front ends are not in this installation",
             "install aner-nb again from its wheel or a whole checkout; the command line works without",
+            required=False,
+        )
+    )
+    extension = Path(sys.prefix, "share", "jupyter", "labextensions", "aner-nb-lab", "package.json").is_file()
+    lines.append(
+        Diagnosis(
+            "JupyterLab extension",
+            extension,
+            "installed" if extension else "not installed: results do not open as reports in JupyterLab",
+            "pip install aner-nb, from its wheel or a whole checkout, into JupyterLab's environment",
             required=False,
         )
     )

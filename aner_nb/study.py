@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from aner_nb.trial import Trial
 
 if TYPE_CHECKING:
     import pandas
+
+RESULTS_SUFFIX: Final = ".aner.json"
+"""Ends the name of a file that JupyterLab opens as a report."""
 
 
 class PlatformHost(RankHost, Protocol):
@@ -136,6 +139,32 @@ class Study:
             configurations=self.folder.document("configurations") or {},
             suite=self.suite.to_record(),
         )
+
+    def save_results(self, path: str | Path) -> Path:
+        """Write what is published of the study, without its trials, to one file for JupyterLab to open as a report.
+
+        Raises
+        ------
+        CaseError
+            If the name does not end with ``.aner.json``.
+        BundleError
+            If a trial ran on an emulated device.
+        """
+        from aner_nb.bundle import results_document
+
+        target = Path(path)
+        if not target.name.endswith(RESULTS_SUFFIX):
+            raise CaseError(
+                f"{target.name!r} is no name for results.", remedy=f"End it with {RESULTS_SUFFIX}."
+            )
+        document = results_document(
+            summary=self.summary(),
+            receipts=self.receipts,
+            configurations=self.folder.document("configurations") or {},
+            suite=self.suite.to_record(),
+        )
+        target.write_bytes(document)
+        return target
 
     def duration_chart(self, *, dark: bool = False) -> Any:
         """Return the chart of both clocks (Altair)."""

@@ -65,12 +65,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         file = home / "config" / "lab" / "user-settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(settings))
+    extension = home / "data" / "labextensions" / "aner-nb-lab"
+    shutil.copytree(ROOT / "widgets" / "labextension", extension)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_PATH": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "IPYTHONDIR": str(home / "ipython"),
         "PYTHONPATH": str(ROOT),
