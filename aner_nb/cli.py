@@ -82,7 +82,7 @@ def run(
     with _cluster(scheduler) as cluster, _Watching() as watching:
         study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
     study.publish()
-    _console.print(rich_table(study.suite.name, study.rows()))
+    _console.print(rich_table(study.suite.name, study.rows(), _console.width))
     _console.print(f"public bundle: {out / 'public' / 'report.html'}")
     failed = [receipt for receipt in study.receipts if receipt.status == "failed"]
     if not study.complete:

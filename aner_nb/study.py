@@ -67,10 +67,6 @@ class Study:
 
         printer.text(study_text(self))
 
-    def __repr__(self) -> str:
-        trials = sum(one.role == "measured" and one.status == "passed" for one in self.receipts)
-        return f"<Study {self.suite.name}: {trials} measured trials of {len(self.suite.cases)} cases>"
-
     def summary(self) -> StudySummary:
         """Return medians, baselines, ratios, agreement and warnings of all cases."""
         if isinstance(self.folder, PublicBundle):

@@ -265,15 +265,26 @@ def table_text(rows: Sequence[Row], suffix: str) -> str:
     return formats[suffix](rows)
 
 
-def rich_table(title: str, rows: Sequence[Row]) -> Table:
-    """Return the rows as a table for the terminal."""
+_WIDE_ONLY: Final = ("complete command, s", "largest rank, MiB")
+
+_ALL_COLUMNS_FROM: Final = 132
+"""Characters of a line from which the terminal's table has all columns."""
+
+
+def rich_table(title: str, rows: Sequence[Row], width: int) -> Table:
+    """Return the rows as a table for a terminal of so many characters a line; cells are broken, never cut off."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(f"{title}: median [min : max] of the measured trials"))
-    for column in HEAD:
-        left = column in ("case", "ranks", "trials")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column == "case")
+    shown = HEAD if width >= _ALL_COLUMNS_FROM else tuple(name for name in HEAD if name not in _WIDE_ONLY)
+    table = Table(title=escape(f"{title}: median [min : max] of the measured trials"), box=box.SIMPLE_HEAD)
+    for name in shown:
+        left = name in ("case", "ranks", "trials")
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name == "case")
     for row in rows:
-        table.add_row(*map(escape, row.cells()))
+        cells = dict(zip(HEAD, row.cells(), strict=True))
+        table.add_row(*(escape(cells[name].replace(" [", "\n[")) for name in shown))
+    if shown != HEAD:
+        table.caption = f"A wider terminal also shows: {', '.join(_WIDE_ONLY)}; the report has all."
     return table

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas
 import pytest
+from rich.console import Console
 
 from aner_nb.analysis import StudySummary
 from aner_nb.errors import CaseError
-from aner_nb.tables import HEAD, Row, csv_of, frame_of, latex_of, markdown_of, rows_of, table_text
+from aner_nb.tables import HEAD, Row, csv_of, frame_of, latex_of, markdown_of, rich_table, rows_of, table_text
 from tests.study_fixtures import make_study, suite
 
 HOSTILE = Row(
@@ -100,3 +101,16 @@ def test_an_unknown_suffix_is_refused() -> None:
         CaseError, match=r"there is no table format '\.xls'\. End the name in \.csv, \.md, \.tex"
     ):
         table_text([HOSTILE], ".xls")
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_terminals_table_cuts_no_figure_off(study: Any, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(rich_table("small", study.rows(), width))
+    text = console.export_text()
+    assert "…" not in text
+    squeezed = "".join(text.split())
+    for row in study.rows():
+        assert row.case in text
+        assert f"{row.native_fit:.3f}" in squeezed
+    assert ("complete command" in text.split("A wider")[0]) == (width >= 132)
