@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aner_nb.collectives.base import Exchange
 from aner_nb.optimizers import OptimizerSpec
 
-_BLOCK: Final = 32_768
+_BLOCK: Final = 65_536
 """Parameters of one block: what an update touches of them stays in a core's second-level cache."""
 
 _THREADED: Final = 131_072

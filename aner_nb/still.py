@@ -86,7 +86,7 @@ def pictures(
     if validation_rows(trials):
         charts.append(("validation", validation_chart(trials)))
     charts.append(("memory", memory_chart(some)))
-    return [_picture(name, chart.to_dict()) for name, chart in charts]
+    return [_picture(name, chart.to_dict(validate=False)) for name, chart in charts]
 
 
 def _picture(name: str, specification: dict[str, Any]) -> Picture:
@@ -110,7 +110,7 @@ class _Specification:
     def __init__(self, specification: Mapping[str, Any]) -> None:
         self._specification = specification
 
-    def to_json(self) -> str:
+    def to_json(self, **_: object) -> str:
         return msgspec.json.encode(self._specification).decode()
 
 

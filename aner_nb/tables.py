@@ -283,7 +283,7 @@ def rich_table(title: str, rows: Sequence[Row], width: int) -> Table:
         left = name in ("case", "ranks", "trials")
         table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name == "case")
     for row in rows:
-        cells = dict(zip(HEAD, row.cells(), strict=True))
+        cells: dict[str, str] = dict(zip(HEAD, row.cells(), strict=True))
         table.add_row(*(escape(cells[name].replace(" [", "\n[")) for name in shown))
     if shown != HEAD:
         table.caption = f"A wider terminal also shows: {', '.join(_WIDE_ONLY)}; the report has all."
