@@ -38,7 +38,7 @@ from tests.faults.suite_kills import SUITE, finished_files
 from tests.hosts.network import HOSTS, Hosts, end, hosts, why_not
 
 DEADLINE_SECONDS = 2.0
-HANG_SECONDS = 60.0
+HANG_SECONDS = 90.0
 KINDS = {
     "rank killed": "rank_lost",
     "rank frozen": "deadline_exceeded",
