@@ -38,11 +38,13 @@ from aner_nb.ranks import Offer, Ranks
 from aner_nb.session import Session
 
 _CONNECT_SECONDS: Final = 10
-_RESTART_SECONDS: Final = 60
+_RESTART_SECONDS: Final = 20
+"""A restart takes one or two seconds; one that a crash of the same worker crosses never ends in Dask."""
 _FINISH_SECONDS: Final = 3.0
 _LOCK_SECONDS: Final = 5
 _ANSWER_SECONDS: Final = 10.0
 _RETURN_SECONDS: Final = 8.0
+_PLACING_CHECK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,9 @@ class Cluster:
                         dataclasses.replace(setup, placement=offer.placement)
                         for setup, offer in zip(setups, offers, strict=True)
                     ]
-                    yield session.gather(settled, partitions, offers)
+                    ranks = session.gather(settled, partitions, offers)
+                    tasks.placed = True
+                    yield ranks
                     session.close()
                     tasks.finish()
                 except BaseException:
@@ -278,6 +282,10 @@ class _Tasks:
         self._stop = stop
         self._futures: list[distributed.Future[Any]] = []
         self._lost: AnerError | None = None
+        self._addresses: list[str] = []
+        self._asked = time.monotonic()
+        self.placed = False
+        """Whether all ranks are connected: from then on a closed connection tells of a loss, and nobody is asked."""
 
     def start(self, invitation: Invitation, address: str) -> None:
         """Start the task of a rank on the worker at `address` and nowhere else."""
@@ -292,6 +300,7 @@ class _Tasks:
         )
         future.add_done_callback(lambda done: self._ended(invitation.rank, done))
         self._futures.append(future)
+        self._addresses.append(address)
 
     def _ended(self, rank: int, future: distributed.Future[Any]) -> None:
         """Note that a task ended badly; called by Dask on a thread of its own."""
@@ -309,7 +318,27 @@ class _Tasks:
         """Raise what Dask said about a rank, or what `stop` says."""
         if self._lost is not None:
             raise self._lost
+        if not self.placed and time.monotonic() - self._asked > _PLACING_CHECK_SECONDS:
+            self._check_workers()
+            self._asked = time.monotonic()
         self._stop()
+
+    def _check_workers(self) -> None:
+        """Raise if a rank's worker is gone: Dask keeps a task for an address that has left, and says nothing."""
+        try:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception as error:
+            raise ClusterError(
+                f"the scheduler was lost while ranks were placed ({type(error).__name__}).",
+                remedy="Start it again and connect anew.",
+            ) from error
+        for rank, address in enumerate(self._addresses):
+            if address not in workers:
+                raise RankLost(
+                    "its worker left the cluster while ranks were placed.",
+                    where=f"rank {rank}",
+                    remedy="The trial can be run again when the worker is back.",
+                )
 
     def finish(self) -> None:
         """Wait until the tasks are over, so that their workers are free, and forget them."""

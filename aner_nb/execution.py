@@ -26,7 +26,7 @@ from aner_nb.collectives.star import StarCollective
 from aner_nb.coordinator import COORDINATOR_PHASES, Record, make_record, train
 from aner_nb.data import Rows
 from aner_nb.durability import NOT_DURABLE, Durability
-from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost
+from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost, let_go
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
 from aner_nb.master import MasterState
 from aner_nb.model import Evaluation, evaluate
@@ -179,6 +179,7 @@ class _TrialRun:
             raise
         except AnerError as caught:
             error = caught
+            let_go(error)
         except KeyboardInterrupt:
             error = Cancelled("interrupted from the keyboard.")
         self._complete_ns = time.perf_counter_ns() - self._began

@@ -9,15 +9,16 @@ from typing import Any, Final
 
 from aner_nb.backends.base import Partition
 from aner_nb.channels.base import AbstractChannel
-from aner_nb.channels.frames import Kind
+from aner_nb.channels.frames import FrameError, Kind
 from aner_nb.channels.shared_memory import Arena, make_arena, send_arena
 from aner_nb.channels.socket import Arrival, Invitation, Listener
 from aner_nb.channels.stream import FrameStream, StreamChannel
-from aner_nb.errors import ClusterError, DeadlineExceeded, RankLost
+from aner_nb.errors import AnerError, ClusterError, DeadlineExceeded, RankLost
 from aner_nb.host import RankSetup, bytes_of
 from aner_nb.ranks import Offer, Ranks
 
 READY_SECONDS: Final = 180.0
+_LAST_WORDS_SECONDS: Final = 1.0
 
 
 class Session:
@@ -71,7 +72,10 @@ class Session:
                 rank = arrival.rank
                 arrival.connection.settimeout(None)
                 streams[rank] = FrameStream(arrival.connection, self.run_id)
-                self._welcome(arrival, streams[rank], setups[rank], partitions[rank])
+                try:
+                    self._welcome(arrival, streams[rank], setups[rank], partitions[rank])
+                except OSError as error:
+                    raise self._gone(rank, streams[rank], error) from error
         self._listener.close()
         ready = tuple(self._ready(rank, streams[rank], deadline) for rank in range(len(setups)))
         channels = tuple(self._channels[rank] for rank in range(len(setups)))
@@ -103,6 +107,20 @@ class Session:
             send_arena(arrival.connection, self._arena)
         stream.send_array(partition.features)
         stream.send_array(partition.targets)
+
+    def _gone(self, rank: int, stream: FrameStream, error: OSError) -> AnerError:
+        """Return what ended a rank while it was sent its rows: what it told before it left, else its loss."""
+        try:
+            stream.receive_document(_LAST_WORDS_SECONDS)
+        except (EOFError, OSError, FrameError):
+            pass
+        except AnerError as told:
+            return told
+        return RankLost(
+            f"the connection ended while the rank was sent its rows ({error}).",
+            where=f"rank {rank}",
+            remedy="Look at that worker's log; the trial can be run again.",
+        )
 
     def _ready(self, rank: int, stream: FrameStream, deadline: float) -> dict[str, Any]:
         try:

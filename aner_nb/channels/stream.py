@@ -30,6 +30,9 @@ from aner_nb.channels.frames import (
 from aner_nb.errors import DeadlineExceeded, RankLost, error_of_rank
 
 _CLOSING_SECONDS: Final = 10.0
+_SEND_BYTES: Final = 2**24
+_SEND_SECONDS: Final = 30.0
+"""For so many bytes: half a megabyte a second is the slowest that is waited for."""
 _LOST: Final = (EOFError, OSError, FrameError)
 
 
@@ -62,13 +65,17 @@ class FrameStream:
         return bool(select.select([self._connection], [], [], timeout)[0])
 
     def send(self, header: Header, payload: memoryview) -> None:
-        """Send one message; waits until the operating system has taken it."""
-        self._connection.setblocking(True)
-        if not len(payload):
-            self._connection.sendall(header.encode())
-            return
+        """Send one message; waits until the operating system has taken it.
+
+        Raises
+        ------
+        OSError
+            If the connection is gone, or the other end takes nothing for long, as a frozen process does.
+        """
+        self._connection.settimeout(_SEND_SECONDS)
         self._connection.sendall(header.encode())
-        self._connection.sendall(payload)
+        for start in range(0, len(payload), _SEND_BYTES):
+            self._connection.sendall(payload[start : start + _SEND_BYTES])
 
     def send_document(self, kind: Kind, value: object) -> None:
         """Send a JSON document."""

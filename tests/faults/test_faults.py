@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -163,3 +164,30 @@ def test_a_killed_run_loses_no_finished_trial_and_leaves_no_process(tmp_path: Pa
 def test_shared_memory_has_no_name_to_leave_behind() -> None:
     assert not [path for path in Path("/dev/shm").glob("*aner*")]
     assert not list(Path(tempfile.gettempdir()).glob("aner-*/coordinator"))
+
+
+def test_a_worker_that_leaves_before_its_rank_begins_is_noticed_within_seconds(
+    pair: aner.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask keeps the task of an address that has left and says nothing: we ask."""
+    found = pair._addresses
+    monkeypatch.setattr(pair, "_addresses", lambda offers: [found(offers)[0], "tcp://127.0.0.1:1"])
+    monkeypatch.setattr(pair, "_freshen", lambda offers: None)
+    began = time.monotonic()
+    trial = aner.run(long_case(), pair)
+    assert time.monotonic() - began < 5
+    assert trial.receipt.failure is not None
+    assert (trial.receipt.failure.kind, trial.receipt.failure.where) == ("rank_lost", "rank 1")
+    monkeypatch.undo()
+    assert aner.run(long_case(epochs=1), pair).receipt.status == "passed"
+
+
+def test_a_failed_trial_that_is_kept_holds_no_shared_memory(pair: aner.Cluster) -> None:
+    def held() -> int:
+        gc.collect()
+        links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.exists() or entry.is_symlink()]
+        return sum("aner_nb (deleted)" in os.readlink(link) for link in links if link.is_symlink())
+
+    trial = aner.run(long_case(epochs=2000), pair, subscribers=[hurting(signal.SIGKILL)])
+    assert trial.receipt.status == "failed"
+    assert held() == 0
