@@ -172,7 +172,8 @@ def doctor() -> None:
     lines = diagnose()
     for line in lines:
         mark = "[green]ok[/]" if line.good else "[red]missing[/]" if line.required else "[yellow]no[/]"
-        table.add_row(mark, line.subject, line.finding, "" if line.good else line.remedy)
+        texts = (line.subject, line.finding, "" if line.good else line.remedy)
+        table.add_row(mark, *map(escape, texts))
     _console.print(table)
     if not all(line.good for line in lines if line.required):
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from aner_nb.cli import main
 from tests.study_fixtures import make_study, suite
@@ -75,3 +76,17 @@ def test_export_writes_a_trace(
     assert json.loads(target.read_bytes())["traceEvents"]
     assert code_of(monkeypatch, "export", str(results), "--out", str(target)) == 1
     assert "Cases: solo-f64, pair-f64" in " ".join(capsys.readouterr().err.split())
+
+
+def test_doctor_shows_remedies_to_the_letter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from aner_nb.doctor import Diagnosis
+
+    lines = (Diagnosis("cuda", False, "no [bold]card", "pip install 'aner-nb[cuda]'", required=False),)
+    monkeypatch.setattr("aner_nb.doctor.diagnose", lambda: lines)
+    monkeypatch.setattr("aner_nb.cli._console", Console(width=120))
+    assert code_of(monkeypatch, "doctor") == 0
+    shown = capsys.readouterr().out
+    assert "'aner-nb[cuda]'" in shown
+    assert "no [bold]card" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.resources
 import json
 import shutil
 import urllib.request
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 ARTEFACTS = ROOT / "artefacts"
-AXE = ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = importlib.resources.files("axe_playwright_python") / "axe.min.js"
 SHIPPED = ROOT / "docs" / "results" / "cpu"
 MARKUP = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 HOSTILE = {
@@ -57,9 +58,8 @@ def picture(page: Any, name: str) -> None:
 
 
 def serious(page: Any) -> list[str]:
-    if not AXE.exists():
-        return []
-    page.add_script_tag(path=AXE)
+    """Return axe's serious and critical findings in reports."""
+    page.evaluate(AXE.read_text("utf-8"))
     result = page.evaluate("axe.run({include: [['.aner-report']]}, {resultTypes: ['violations']})")
     return [finding["id"] for finding in result["violations"] if finding["impact"] in ("serious", "critical")]
 
@@ -162,5 +162,5 @@ def test_the_launcher_has_a_card_and_results_open_by_a_dialog(lab: Any, page: An
     dialog = page.locator(".jp-Dialog")
     dialog.locator(".jp-DirListing-item", has_text="study.aner.json").click()
     assert dialog.locator(".jp-DirListing-item", has_text="other.json").count() == 0
-    dialog.get_by_role("button", name="Open").click()
+    dialog.get_by_role("button", name="Select").click()
     page.wait_for_selector(".aner-report tbody tr >> nth=18")

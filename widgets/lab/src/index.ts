@@ -49,6 +49,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       execute: async () => {
         const chosen = await FileDialog.getOpenFiles({
           manager: documents,
+          defaultPath: browser?.model.path,
           title: "Open results: summaries.json of a public bundle, or a .aner.json file",
           filter: ({ type, name }) => (type === "directory" || isResults(name) ? {} : null),
         });

@@ -145,6 +145,10 @@
   white-space: pre-wrap;
 }
 
+.aner-error button {
+  flex: none;
+}
+
 .aner-error:empty {
   display: none;
 }
