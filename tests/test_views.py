@@ -246,7 +246,9 @@ def test_a_saved_notebook_shows_its_charts_with_no_kernel(study: Study, tmp_path
     file = tmp_path / "saved.ipynb"
     nbformat.write(notebook, file)
     page, _ = HTMLExporter().from_filename(str(file))
-    assert page.count('style="max-width:100%" src="data:image/svg+xml') == 12  # also where a page cannot load widgets
+    assert (
+        page.count('style="max-width:100%" src="data:image/svg+xml') == 12
+    )  # also where a page cannot load widgets
 
 
 @pytest.mark.parametrize("which", ["case", "plan", "trial", "study"])
