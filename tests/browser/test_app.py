@@ -30,9 +30,13 @@ def picture(page: Any, name: str) -> None:
 
 
 def picture_of_widgets(page: Any, name: str, part: str = ".jp-OutputArea-output:has(.aner)") -> None:
-    """Take a picture of the widgets alone, for the guide."""
+    """Take a picture of the widgets alone, for the guide, in a window that holds all of them."""
     ARTEFACTS.mkdir(exist_ok=True)
+    before = page.viewport_size
+    page.set_viewport_size({"width": 1300, "height": 1900})
+    page.wait_for_timeout(300)
     page.locator(part).first.screenshot(path=ARTEFACTS / f"{name}.png")
+    page.set_viewport_size(before)
 
 
 def run_button(page: Any) -> Any:
@@ -140,7 +144,7 @@ def test_from_nothing_to_charts_with_one_click(notebook: Any) -> None:
     assert sideways(page) == []
     picture(page, "results-light")
     page.mouse.move(0, 0)
-    picture_of_widgets(page, "guide-results")
+    picture_of_widgets(page, "guide-results", ".aner-study")
     dark(page, on=True)
     page.wait_for_timeout(500)
     picture(page, "results-dark")
