@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
 
-.PHONY: demo test test-fast test-browser check lab front-end bench clean
+.PHONY: demo test test-fast test-browser images check lab front-end bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
@@ -21,6 +21,10 @@ test-fast: $(TESTS_STAMP)
 
 test-browser: $(TESTS_STAMP)
 	$(BIN)/python -m pytest tests/browser
+
+images: $(TESTS_STAMP)
+	$(BIN)/python -m pytest tests/browser -m "not slow"
+	cp artefacts/guide-*.png docs/images/
 
 check: $(TESTS_STAMP)
 	$(BIN)/ruff check .

@@ -336,6 +336,31 @@ def test_a_monitor_sends_few_and_small_messages_whatever_the_number_of_updates(
     assert max(sent) < 20_000
 
 
+def test_no_widget_of_the_app_sends_more_than_ten_messages_in_any_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: dict[str, list[float]] = {}
+    real = Panel._send
+
+    def send(self: Panel, msg: Any, buffers: Any = None) -> None:
+        sent.setdefault(type(self).__name__, []).append(time.monotonic())
+        real(self, msg, buffers)
+
+    monkeypatch.setattr(Panel, "_send", send)
+    made = aner.app(inline_suite(8, epochs=100, repetitions=3), NoCluster(), out=tmp_path)  # type: ignore[arg-type]
+    sent.clear()
+    press(made.monitor, do="start")
+    eventually(lambda: made.results.expanded, 60)
+    for row in range(8):  # as fast as a person can go through the cases
+        press(made.picker, do="describe", row=row)
+        time.sleep(0.1)
+    assert {"RunMonitor", "StudyView", "CasePicker"} <= set(sent)
+    for name, times in sent.items():
+        most = max(sum(begin <= at < begin + 1 for at in times) for begin in times)
+        assert most <= 10, f"{name}: {most} messages in a second"
+    made.close()
+
+
 # StudyView.
 
 
@@ -347,8 +372,8 @@ def test_a_study_is_shown_with_charts_and_table(finished: Study) -> None:
     assert view.table["names"].split("\n") == ["case-0", "case-1"]
     fit = next(column for column in view.table["columns"] if column["title"] == "Fit, s")
     assert np.isfinite(np.frombuffer(fit["numbers"], "<f4")).all()
-    bundle, _ = view._repr_mimebundle_()
-    assert "data:image/svg+xml" in bundle["text/html"]
+    assert view.still_copy()["text/html"].count("data:image/svg+xml") == 3
+    assert StudyView().still_copy() == {"text/html": "", "text/plain": ""}
 
 
 def test_files_of_a_study(finished: Study) -> None:

@@ -49,7 +49,6 @@ class App(ipywidgets.VBox):
         self.results = StudyView()
         self.results.expanded = False
         self._follows = out is None
-        self._still: Any = None
         self.monitor.out = str(out) if out is not None else self._default_out()
         super().__init__([self.cluster_panel, self.picker, self.monitor, self.results])
         self.picker.observe(self._picked, ["selected", "rows"])
@@ -143,21 +142,16 @@ class App(ipywidgets.VBox):
         with contextlib.suppress(AnerError, OSError):
             study = open_study(self.monitor.out)
             if self.results.study is None and study.receipts:
-                self._show(study)
+                self.results.show(study)
 
     def _ended(self, run: BackgroundRun) -> None:
         self.cluster_panel.running(active=False)
         self._picked()
         if run.study is not None and run.study.receipts:
-            self._show(run.study)
+            self.results.show(run.study)
             self.results.expanded = True
             if run.state == "finished" and not run.progress.counts()["failed"]:
                 self.monitor.expanded = False  # the charts come to where the person is looking
-
-    def _show(self, study: Study) -> None:
-        self.results.show(study)
-        if self._still is not None:
-            self._still.update(self._still_copy(), raw=True)
 
     def _ipython_display_(self) -> None:
         """Show the widgets, and below them a still copy of the results that needs no kernel."""
@@ -166,18 +160,7 @@ class App(ipywidgets.VBox):
         bundle = self._repr_mimebundle_()
         assert bundle is not None
         display(bundle, raw=True)
-        self._still = display(self._still_copy(), raw=True, display_id=True)
-
-    def _still_copy(self) -> dict[str, str]:
-        shown = self.results.shown
-        if shown is None:
-            return {"text/html": "", "text/plain": ""}
-        from aner_nb.still import shown_html
-
-        return {
-            "text/html": f'<div class="aner-still">{shown_html(shown)}</div>',
-            "text/plain": repr(shown.study),
-        }
+        self.results.display_still()
 
 
 def placements_for(suite: Suite) -> tuple[str, ...]:

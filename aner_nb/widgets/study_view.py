@@ -18,6 +18,8 @@ from aner_nb.tables import Row, csv_of, number_text
 from aner_nb.widgets.panel import Command, Panel, one_line
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
     from aner_nb.still import Shown
 
 MOST_CASES: Final = 24
@@ -58,6 +60,7 @@ class StudyView(Panel):
 
     def __init__(self, study: Study | None = None) -> None:
         self.shown: Shown | None = None
+        self._copies: list[DisplayHandle] = []
         super().__init__(summary={"head": "none yet", "words": "", "drawn": MOST_CASES})
         if study is None:
             return
@@ -109,6 +112,8 @@ class StudyView(Panel):
             with self.hold_sync():
                 self.error = ""
                 self._publish(self.shown)
+        for copy in self._copies:
+            copy.update(self.still_copy(), raw=True)
 
     def commands(self) -> Mapping[str, Command]:
         return {
@@ -161,14 +166,32 @@ class StudyView(Panel):
                 return picture.png() if file == "png" else picture.whole_svg().encode()
         raise CaseError(f"there is no {file!r} of {chart!r}.")
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**options)
-        if bundle is None or self.shown is None:
-            return bundle
+    def still_copy(self) -> dict[str, str]:
+        """Return the charts and the table as they are shown where there is no kernel, by MIME type."""
+        shown = self.shown
+        if shown is None:
+            return {"text/html": "", "text/plain": ""}
         from aner_nb.still import shown_html
 
+        html = f'<div class="aner-still">{shown_html(shown)}</div>'
+        return {"text/html": html, "text/plain": repr(shown.study)}
+
+    def display_still(self) -> None:
+        """Put a still copy into the cell's output, which follows what is shown; it hides while the view is alive."""
+        from IPython.display import display
+
+        handle = display(self.still_copy(), raw=True, display_id=True)
+        if handle is not None:
+            self._copies.append(handle)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        bundle = self._repr_mimebundle_()
+        assert bundle is not None
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/html": shown_html(self.shown)}, metadata
+        display(data, metadata=metadata, raw=True)
+        self.display_still()
 
 
 def _table(rows: Sequence[Row]) -> dict[str, Any]:
