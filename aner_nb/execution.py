@@ -263,8 +263,8 @@ class _TrialRun:
         )
 
     def _train(self, ranks: Ranks, deadline_seconds: float, wrap: Wrap | None) -> None:
-        work, state = self._work, self._state
-        assert state is not None
+        work, state, record = self._work, self._state, self._record
+        assert state is not None and record is not None
 
         def check() -> None:
             ranks.check()
@@ -280,9 +280,6 @@ class _TrialRun:
         def evaluate_epoch(parameters: NDArray[np.float64]) -> Evaluation:
             check()
             return self._evaluate(parameters, work.data.validation)
-
-        record = self._record
-        assert record is not None
 
         def applied(update: Update) -> None:
             self._durability.applied(work, update, state)
