@@ -95,12 +95,13 @@ class Cancelled(AnerError):
     kind = "cancelled"
 
 
-def let_go(error: BaseException) -> None:
-    """Drop the frames of a caught error: who keeps a trial must not keep its shared memory and sockets."""
+def let_go(error: AnerError) -> AnerError:
+    """Drop the frames of a caught error and return it: a kept trial must not keep memory and sockets."""
     following: BaseException | None = error
     while following is not None:
         following.__traceback__ = None
         following = following.__cause__ or following.__context__
+    return error
 
 
 _TOLD_BY_RANKS: tuple[type[AnerError], ...] = (BackendUnavailable, ContractBroken, RankFailed)

@@ -178,8 +178,7 @@ class _TrialRun:
         except CaseError:
             raise
         except AnerError as caught:
-            error = caught
-            let_go(error)
+            error = let_go(caught)
         except KeyboardInterrupt:
             error = Cancelled("interrupted from the keyboard.")
         self._complete_ns = time.perf_counter_ns() - self._began
