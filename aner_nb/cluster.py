@@ -39,7 +39,7 @@ from aner_nb.session import Session
 
 _CONNECT_SECONDS: Final = 10
 _RESTART_SECONDS: Final = 20
-"""A restart takes one or two seconds; one that a crash of the same worker crosses never ends in Dask."""
+"""A restart takes one or two seconds; one that a crash of the same worker crosses was seen not to end in a minute."""
 _FINISH_SECONDS: Final = 3.0
 _LOCK_SECONDS: Final = 5
 _ANSWER_SECONDS: Final = 10.0
