@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,13 @@ from aner_nb.case import canonical_json
 from aner_nb.charts import study_charts, svg_png
 from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
+from aner_nb.inventory import is_opaque
 from aner_nb.receipts import TrialReceipt
 from aner_nb.report import render_report
-
-CHECKSUMS: Final = "SHA256SUMS"
+from aner_nb.verification import CHECKSUMS
 
 _CAPACITY: Final = ("system", "machine", "processor", "cores", "usable_cores", "memory_gib")
 _GPU: Final = ("model", "memory_gib", "driver", "compute_capability")
-_OPAQUE: Final = re.compile(r"[A-Z][a-z]+-\d{2,}")
 
 
 class BundleError(AnerError):
@@ -115,7 +113,7 @@ def _refuse(receipts: Sequence[TrialReceipt], configurations: Mapping[str, Any])
                 where="configurations.json",
                 remedy="Run a trial into the folder again: they are written anew.",
             )
-        if not _OPAQUE.fullmatch(str(facts["platform"])):
+        if not is_opaque(str(facts["platform"])):
             raise BundleError(
                 f"{facts['platform']!r} is not an opaque machine name.",
                 remedy="Name machines like Atlas-01 in the inventory.",

@@ -372,9 +372,14 @@ def study_charts(summary: StudySummary, trials: Sequence[TrialReceipt]) -> dict[
 
 def chart_svg(chart: Any) -> str:
     """Return a chart as SVG text, rendered without a browser."""
+    return specification_svg(chart.to_dict(validate=False))
+
+
+def specification_svg(specification: Mapping[str, Any]) -> str:
+    """Return a Vega-Lite specification as SVG text, rendered without a browser."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(chart.to_json(validate=False)))
+    return str(vl_convert.vegalite_to_svg(dict(specification)))
 
 
 def darkened(svg: str) -> str:

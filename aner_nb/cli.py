@@ -78,7 +78,8 @@ def run(
 
     chosen = suite(what).select(names=only or (), dtype=dtype, backend=backend, kind=kind)
     if here:
-        chosen = chosen.on_one_host(machine.devices(), machine.usable_cores())
+        facts = machine.capacity()
+        chosen = chosen.on_one_host(machine.devices(facts), facts["usable_cores"])
     with _cluster(scheduler) as cluster, _Watching() as watching:
         study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
     study.publish()

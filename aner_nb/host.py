@@ -89,7 +89,7 @@ def describe_worker() -> dict[str, Any]:
     return {
         "machine_key": machine.machine_key(),
         "capacity": facts,
-        "offers": [assigned] if assigned else list(machine.devices()),
+        "offers": [assigned] if assigned else list(machine.devices(facts)),
         "pid": os.getpid(),
     }
 

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,6 +16,7 @@ from aner_nb.case import canonical_json
 from aner_nb.errors import ClusterError
 
 VARIABLE: Final = "ANER_NB_INVENTORY"
+_OPAQUE: Final = re.compile(r"[A-Z][a-z]+-\d{2,}")
 
 
 def inventory_path() -> Path:
@@ -56,6 +58,11 @@ def platform_names(machine_keys: list[str]) -> dict[str, str]:
             remedy=f"Make the folder writable, or name another file in {VARIABLE}.",
         ) from error
     return {key: known[key] for key in machine_keys}
+
+
+def is_opaque(name: str) -> bool:
+    """Return whether a machine's name is of the inventory's form, which tells nothing of the machine."""
+    return _OPAQUE.fullmatch(name) is not None
 
 
 def configuration_id(capacity: Mapping[str, Any]) -> str:

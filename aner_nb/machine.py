@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,9 +134,9 @@ def metal_available() -> bool:
     return apple and "tensorflow-metal" in package_versions()
 
 
-def devices() -> tuple[str, ...]:
-    """Return the placements of this machine: ``cpu``, then ``cuda:0`` and so on, then ``metal``."""
-    cuda = tuple(f"cuda:{index}" for index in range(len(cuda_devices())))
+def devices(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the placements of this machine by its `capacity`: ``cpu``, then ``cuda:0`` and so on, then ``metal``."""
+    cuda = tuple(f"cuda:{index}" for index in range(len(facts["gpus"])))
     return ("cpu", *cuda, *(("metal",) if metal_available() else ()))
 
 

@@ -13,7 +13,7 @@ from aner_nb.collectives.base import Exchange
 from aner_nb.optimizers import OptimizerSpec
 
 _BLOCK: Final = 65_536
-"""Parameters of one block: what an update touches of them stays in a core's second-level cache."""
+"""Parameters of one block: few enough for a processor's cache, many enough that the calls themselves cost little."""
 
 _THREADED: Final = 131_072
 """From this many parameters on, a second thread does half of the blocks: ranks are idle at that moment."""

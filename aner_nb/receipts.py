@@ -283,12 +283,30 @@ def decode_public_receipt(line: bytes, where: str = "receipt") -> TrialReceipt:
     """
     try:
         record = read_json(line)
+    except ValueError as error:
+        raise _unfit(error, where) from error
+    return public_receipt_of(record, where)
+
+
+def public_receipt_of(record: Any, where: str = "receipt") -> TrialReceipt:
+    """Read a published receipt from plain values: its private fields are empty.
+
+    Raises
+    ------
+    ReceiptError
+        If a field is wrong; the sentence names it.
+    """
+    try:
         full = {**record, "host": {}}
         if isinstance(record.get("failure"), dict):
             full["failure"] = {**record["failure"], "what": "", "where": "", "remedy": ""}
         return msgspec.convert(full, TrialReceipt)
     except (ValueError, TypeError, AttributeError, msgspec.MsgspecError) as error:
-        raise ReceiptError(f"does not fit the schema: {error}", where=where) from error
+        raise _unfit(error, where) from error
+
+
+def _unfit(error: Exception, where: str) -> ReceiptError:
+    return ReceiptError(f"does not fit the schema: {error}", where=where)
 
 
 def json_schema() -> dict[str, Any]:

@@ -12,11 +12,11 @@ import msgspec
 
 from aner_nb.analysis import StudySummary, summarise
 from aner_nb.charts import (
-    chart_svg,
     duration_chart,
     memory_chart,
     scaling_chart,
     scaling_rows,
+    specification_svg,
     svg_png,
     validation_chart,
     validation_rows,
@@ -63,7 +63,7 @@ class Picture:
 
     def whole_svg(self) -> str:
         """Return the chart as an SVG file's text."""
-        return chart_svg(_Specification(self.specification))
+        return specification_svg(self.specification)
 
     def png(self) -> bytes:
         """Return the chart as a PNG file's bytes."""
@@ -99,19 +99,9 @@ def _picture(name: str, specification: dict[str, Any]) -> Picture:
         name,
         title["text"],
         (notes,) if isinstance(notes, str) else tuple(notes),
-        chart_svg(_Specification(bare)),
+        specification_svg(bare),
         specification,
     )
-
-
-class _Specification:
-    """A chart as `chart_svg` takes it."""
-
-    def __init__(self, specification: Mapping[str, Any]) -> None:
-        self._specification = specification
-
-    def to_json(self, **_: object) -> str:
-        return msgspec.json.encode(self._specification).decode()
 
 
 def _label(view: dict[str, Any], fields: frozenset[str]) -> None:

@@ -111,11 +111,7 @@ class ResultsFolder:
                 write_atomically(
                     folder / f"{stem}.steps.npz",
                     lambda file: np.savez_compressed(
-                        file,
-                        coordinator_ns=columns.coordinator_ns[: columns.updates],
-                        ranks_ns=columns.ranks_ns[: columns.updates],
-                        rows=columns.rows[: columns.updates],
-                        loss=columns.loss[: columns.updates],
+                        file, **{name: getattr(columns, name)[: columns.updates] for name in STEP_COLUMNS}
                     ),
                 )
             if trial.parameters is not None:

@@ -146,8 +146,10 @@ class Suite:
             )
             for case in self.cases
         ]
-        distinct = {canonical_json({**case.to_record(), "name": ""}): case for case in reversed(moved)}
-        kept = [case for case in moved if case in distinct.values()]
+        distinct: dict[bytes, Case] = {}
+        for case in moved:
+            distinct.setdefault(canonical_json({**case.to_record(), "name": ""}), case)
+        kept = tuple(distinct.values())
         together: Counter[str] = Counter()
         for case in kept:
             together |= Counter(map(str, case.placements))
@@ -158,7 +160,7 @@ class Suite:
             for _ in range(count)
             if name in devices or name.startswith(("cpu", "numpy"))
         ]
-        return replace(self, cases=tuple(kept), placements=tuple(placements))
+        return replace(self, cases=kept, placements=tuple(placements))
 
     def own_schedule(self) -> Schedule:
         """Return what the order of this suite's trials follows from."""

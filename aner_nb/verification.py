@@ -23,9 +23,9 @@ from aner_nb.agreement import TOLERANCE
 from aner_nb.analysis import StudySummary, summarise
 from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
-from aner_nb.inventory import configuration_id
+from aner_nb.inventory import configuration_id, is_opaque
 from aner_nb.plain import read_json
-from aner_nb.receipts import ReceiptError, TrialReceipt, decode_public_receipt
+from aner_nb.receipts import ReceiptError, TrialReceipt, public_receipt_of
 from aner_nb.suites import case_of_record
 from aner_nb.trial_verification import Finding, receipt_findings, suite_findings
 
@@ -183,7 +183,7 @@ def _parse_trial(line: bytes, where: str, findings: list[Finding]) -> TrialRecei
     """Read a published trial: exactly the public fields, with the declared types, of a case that can be."""
     try:
         record = read_json(line)
-        receipt = decode_public_receipt(line)
+        receipt = public_receipt_of(record, where)
         case = case_of_record(receipt.case, where).to_record()
     except ReceiptError as error:
         findings.append(Finding(where, _path_of(error), error.what))
@@ -227,7 +227,7 @@ def _configuration_findings(bundle: _Bundle) -> Iterator[Finding]:
     for identity, facts in bundle.configurations.items():
         try:
             known = configuration_id(facts["capacity"])
-            opaque = re.fullmatch(r"[A-Z][a-z]+-\d{2,}", str(facts["platform"]))
+            opaque = is_opaque(str(facts["platform"]))
         except (LookupError, TypeError, ValueError) as error:
             yield Finding(name, identity[:12], f"lacks {error}")
             continue

@@ -132,9 +132,8 @@ class FrameStream:
             self._header = self._checked(decode_header(self._head))
             self._got = 0
             if self._header.kind is Kind.FAILURE:
-                self._connection.settimeout(
-                    _CLOSING_SECONDS
-                )  # it must not stall in the middle of its failure
+                # The rank must not hold the coordinator by stalling in the middle of its failure.
+                self._connection.settimeout(_CLOSING_SECONDS)
                 failure, self._header = self._header, None
                 self._document(failure)
             if self._header is not None and self._header.payload_bytes != len(into):

@@ -351,6 +351,7 @@ def inject(count: int, seed: int, only: list[str], seconds: float) -> Iterator[I
     """Inject faults of the chosen kinds, evenly, in a seeded order; stops after so many seconds."""
     chance = random.Random(seed)
     began = time.monotonic()
+    others = set(descendants())
     kinds = [(only or list(KINDS))[index % len(only or KINDS)] for index in range(count)]
     if "network cut" in kinds and why_not():
         print(f"network cut: left out, {why_not()}", file=sys.stderr)
@@ -373,7 +374,7 @@ def inject(count: int, seed: int, only: list[str], seconds: float) -> Iterator[I
                 yield found
                 if time.monotonic() - began > seconds:
                     return
-    _, alive = psutil.wait_procs(descendants(), timeout=10)
+    _, alive = psutil.wait_procs([one for one in descendants() if one not in others], timeout=10)
     left = [one for one in alive if "resource_tracker" not in " ".join(one.cmdline())]
     assert not left, f"processes are left over: {left}"
 

@@ -108,9 +108,13 @@ def kill_at_random(kills: int, folder: Path, *, repetitions: int = 30, seed: int
     )
 
 
+def run_command(suite: Path, out: Path) -> list[str]:
+    """Return the command that runs a suite into a folder, with this Python."""
+    return [sys.executable, "-m", "aner_nb.cli", "run", str(suite), "--out", str(out)]
+
+
 def _start(suite: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "aner_nb.cli", "run", str(suite), "--out", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(run_command(suite, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import aner_nb as aner
 from aner_nb.channels.socket import Listener
 from aner_nb.events import StageEntered
 from aner_nb.store import ResultsFolder, StoreError
+from tests.faults.suite_kills import run_command
 
 CASE = "name: tiny\ndata: iris\nlayers: [3]\nbatch: 45\nepochs: 2\nranks: [numpy]\n"
 
@@ -102,15 +102,7 @@ def test_a_file_may_not_grow_beyond_the_limit(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_a_sentence_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "case.yaml").write_text(CASE)
     for folder in mount(tmp_path / "disk", "ro,size=64k"):
-        command = [
-            sys.executable,
-            "-m",
-            "aner_nb.cli",
-            "run",
-            str(tmp_path / "case.yaml"),
-            "--out",
-            str(folder),
-        ]
+        command = run_command(tmp_path / "case.yaml", folder)
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 1
         assert "Read-only file system" in " ".join(done.stderr.split())
@@ -146,15 +138,7 @@ def test_a_clock_that_jumps_back_changes_no_duration(monkeypatch: pytest.MonkeyP
 @pytest.mark.cluster
 def test_a_second_run_into_the_folder_is_refused_and_the_holder_named(tmp_path: Path) -> None:
     (tmp_path / "case.yaml").write_text(CASE.replace("epochs: 2", "epochs: 4000"))
-    command = [
-        sys.executable,
-        "-m",
-        "aner_nb.cli",
-        "run",
-        str(tmp_path / "case.yaml"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    command = run_command(tmp_path / "case.yaml", tmp_path / "out")
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
