@@ -79,12 +79,14 @@ def _kind(case: CaseSummary) -> str:
 def duration_chart(summary: StudySummary, *, dark: bool = False) -> Any:
     """Draw median (tick) and observed minimum to maximum (bar) of both clocks, standalone and groups apart."""
     rows = duration_rows(summary)
-    parts = [
-        _duration_panel([row for row in rows if row["clock"] == title and row["kind"] == kind], title, kind)
-        for title in _CLOCKS.values()
-        for kind in ("standalone", "groups")
-        if any(row["kind"] == kind for row in rows)
-    ]
+    parts: list[Any] = []
+    for clock in _CLOCKS.values():
+        of_clock = [row for row in rows if row["clock"] == clock]
+        scale = _seconds_scale(of_clock)
+        for kind in ("standalone", "groups"):
+            own = [row for row in of_clock if row["kind"] == kind]
+            if own:
+                parts.append(_duration_panel(own, clock, kind, scale))
     title = alt.Title(
         "How long each case takes",
         subtitle="tick: median, bar: observed min to max; ×: speed of a group over its fastest member",
@@ -92,12 +94,20 @@ def duration_chart(summary: StudySummary, *, dark: bool = False) -> Any:
     return _themed(alt.vconcat(*parts, spacing=6).properties(title=title), dark=dark)
 
 
-def _duration_panel(rows: Sequence[Row], clock: str, kind: str) -> Any:
+def _seconds_scale(rows: Sequence[Row]) -> Any:
+    """Return one scale for all panels of a clock: standalone and groups are to be compared by eye."""
+    values = [row[key] for row in rows if "median_s" in row for key in ("minimum_s", "maximum_s")]
+    if not values:
+        return alt.Scale(zero=True)
+    if max(values) > _LOG_FROM * min(values):
+        return alt.Scale(type="log", nice=False, padding=8, domain=[min(values), max(values)])
+    return alt.Scale(domain=[0, max(values)])
+
+
+def _duration_panel(rows: Sequence[Row], clock: str, kind: str, scale: Any) -> Any:
     measured = [row for row in rows if "median_s" in row]
     idle = [row for row in rows if "median_s" not in row]
-    values = [row[key] for row in measured for key in ("minimum_s", "maximum_s")]
-    logarithmic = bool(values) and max(values) > _LOG_FROM * min(values)
-    scale = alt.Scale(type="log", nice=False, padding=8) if logarithmic else alt.Scale(zero=True)
+    logarithmic = scale.type == "log"
     order = [row["case"] for row in rows]
     y = alt.Y("case:N", sort=order, title=kind, axis=alt.Axis(labelLimit=140))
     axis = alt.Axis(title=f"{clock}, seconds{' (log)' if logarithmic else ''}", tickCount=5, format="~g")
