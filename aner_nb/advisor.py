@@ -51,6 +51,11 @@ class Advice:
         """Return the weights of a prediction's shares, for a case's ranks."""
         return weights_for(prediction.shares)
 
+    def native_fit_s(self, prediction: Prediction) -> float:
+        """Return the predicted native fit: all updates, and a validation after each epoch."""
+        found = self.calibration
+        return found.updates * prediction.update_s + found.epochs * found.validation_s
+
     def rows(self) -> list[dict[str, object]]:
         """Return the predictions as a table's rows."""
         names = self.calibration.placements
@@ -60,6 +65,7 @@ class Advice:
                 "shares": " : ".join(map(str, found.shares)),
                 "update_ms": found.update_s * 1e3,
                 "error_ms": found.error_s * 1e3,
+                "native_fit_s": self.native_fit_s(found),
                 "speed": self.best_alone.update_s / found.update_s,
                 "bottleneck": found.bottleneck,
             }
@@ -68,10 +74,12 @@ class Advice:
 
     def __str__(self) -> str:
         lines = [f"{self.case}: predicted update of {self.calibration.rows:,} rows"]
-        lines.append(f"{'ranks':<40} {'shares':>14} {'ms':>9} {'+-':>7} {'speed':>6}  bottleneck")
+        lines.append(
+            f"{'ranks':<40} {'shares':>14} {'ms':>9} {'+-':>7} {'fit, s':>8} {'speed':>6}  bottleneck"
+        )
         lines += [
             f"{row['ranks']!s:<40} {row['shares']!s:>14} {row['update_ms']:>9.3f} {row['error_ms']:>7.3f} "
-            f"{row['speed']:>6.2f}  {row['bottleneck']}"
+            f"{row['native_fit_s']:>8.3f} {row['speed']:>6.2f}  {row['bottleneck']}"
             for row in self.rows()
         ]
         return "\n".join([*lines, self.verdict()])

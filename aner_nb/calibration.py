@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aner_nb.backends.base import GradientSum, Partition
 from aner_nb.balance import CoordinatorCost, RankCost, fit_cost, fit_together
@@ -19,6 +20,7 @@ from aner_nb.collectives.base import Exchange
 from aner_nb.errors import DeadlineExceeded
 from aner_nb.host import RankSetup
 from aner_nb.master import MasterState
+from aner_nb.model import evaluate, evaluators
 from aner_nb.ranks import RankHost, Ranks
 from aner_nb.work import Work, make_setups, make_work
 
@@ -29,6 +31,7 @@ _SECONDS: Final = 0.35
 """Time given to each share, at least `_REPEATS` requests."""
 
 _REPEATS: Final = 5
+_VALIDATIONS: Final = 3
 _DEADLINE_SECONDS: Final = 60.0
 
 
@@ -45,6 +48,11 @@ class Calibration:
     rows: int
     """Rows of the case's batch."""
     parameters: int
+    updates: int
+    """Of the whole training."""
+    epochs: int
+    validation_s: float
+    """What the coordinator needs for one validation."""
     seconds: float
     """What the calibration itself took, without starting the ranks."""
 
@@ -113,9 +121,21 @@ def _measure(work: Work, ranks: Ranks, rows: int) -> Calibration:
             _time_apply(state, ranks, 1),
             max(0.0, _time_apply(state, ranks, count) - _time_apply(state, ranks, 1)),
         )
+        validation_s = _time_validation(work, state.parameters)
     offers = [offer.placement if offer is not None else None for offer in ranks.offers]
     placements = tuple(str(offer or own) for offer, own in zip(offers, work.case.placements, strict=True))
-    return Calibration(placements, alone, together, coordinator, rows, work.model.layout.size, 0.0)
+    return Calibration(
+        placements=placements,
+        alone=alone,
+        together=together,
+        coordinator=coordinator,
+        rows=rows,
+        parameters=work.model.layout.size,
+        updates=work.plan.update_count,
+        epochs=work.plan.epochs,
+        validation_s=validation_s,
+        seconds=0.0,
+    )
 
 
 def _requests() -> Iterator[int]:
@@ -180,3 +200,15 @@ def _time_apply(state: MasterState, ranks: Ranks, count: int) -> float:
         state.apply(exchange, ranks.wire)
         spent.append(time.perf_counter() - began)
     return float(np.median(spent[1:]))
+
+
+def _time_validation(work: Work, parameters: NDArray[np.float64]) -> float:
+    """Return the seconds of one validation by the coordinator, as a trial does it."""
+    spent: list[float] = []
+    with evaluators() as pool:
+        for _ in range(_VALIDATIONS):
+            began = time.perf_counter()
+            rows = work.data.validation
+            evaluate(work.model, parameters, rows.features, rows.targets, pool=pool)
+            spent.append(time.perf_counter() - began)
+    return float(np.median(spent))

@@ -9,12 +9,11 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from aner_nb import machine
 from aner_nb.balance import weights_for
@@ -29,7 +28,7 @@ from aner_nb.durability import NOT_DURABLE, Durability
 from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost, let_go
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
 from aner_nb.master import MasterState
-from aner_nb.model import Evaluation, evaluate
+from aner_nb.model import Evaluation, evaluate, evaluators
 from aner_nb.plan import TAIL_RULE, Update
 from aner_nb.ranks import RankHost, Ranks, open_inline_ranks
 from aner_nb.receipts import (
@@ -58,8 +57,6 @@ from aner_nb.work import Work, make_setups, make_work, with_ranks
 
 DEADLINE_SECONDS: Final = 60.0
 MAX_RESTARTS: Final = 10
-
-_EVALUATORS: Final = 2
 
 Wrap = Callable[[AbstractCollective, Work], AbstractCollective]
 
@@ -152,7 +149,7 @@ class _TrialRun:
         self._test: Evaluation | None = None
         self._reduction = ""
         self._complete_ns = 0
-        self._evaluators = ThreadPoolExecutor(_EVALUATORS, "aner-evaluation")
+        self._evaluators: Executor | None = None
         self.emit: Callable[[Event], None] = lambda _event: None
 
     def started_event(self) -> TrialStarted:
@@ -172,8 +169,7 @@ class _TrialRun:
         """Run all stages; return the error that ended them early, if one did."""
         error: AnerError | None = None
         try:
-            # BLAS threads spin for a while after a product, on the cores of the ranks; evaluators share the rows.
-            with threadpool_limits(1, "blas"), self._evaluators:
+            with evaluators() as self._evaluators:
                 self._stages(cluster, deadline_seconds, wrap)
         except CaseError:
             raise

@@ -5,14 +5,16 @@ This is the canonical CPU reference: the coordinator evaluates with it, and `dev
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from aner_nb.case import Activation, Case, Dense, Loss
 from aner_nb.counter import uniform
@@ -23,6 +25,7 @@ Labels = NDArray[Any]
 """(rows,) whole-number classes, or (rows, outputs) numbers."""
 
 _EVALUATION_ROWS: Final = 512
+_EVALUATORS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,16 @@ class Evaluation:
     """Mean over the rows."""
     accuracy: float | None
     """Share of rows whose largest output is their class; None for regression."""
+
+
+@contextlib.contextmanager
+def evaluators() -> Generator[Executor]:
+    """Yield the threads that share a validation's rows, with NumPy's BLAS held to one thread for each.
+
+    BLAS's own threads spin for a while after a product, on the cores of the ranks.
+    """
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(_EVALUATORS, "aner-evaluation") as pool:
+        yield pool
 
 
 def evaluate(

@@ -39,6 +39,8 @@ from tests.hosts.network import HOSTS, Hosts, end, hosts, why_not
 
 DEADLINE_SECONDS = 2.0
 HANG_SECONDS = 90.0
+UNHURT_SECONDS = 10.0
+"""A trial that still trains so long after the fault has not noticed it."""
 KINDS = {
     "rank killed": "rank_lost",
     "rank frozen": "deadline_exceeded",
@@ -57,10 +59,11 @@ class Injection:
 
     kind: str
     status: str
-    """Of the trial that was hurt; ``killed`` where the coordinator itself was."""
+    """Of the trial that was hurt; ``killed`` where the coordinator itself was, ``unhurt`` where the fault struck a
+    worker that was being replaced anyway and the trial trained on."""
     failure: str
     named: bool
-    """Whether the receipt names the rank, or the trial passed in spite of the fault."""
+    """Whether the receipt names the rank or the worker, or there was nothing to name."""
     seconds: float
     """From the fault to the end of the trial; of a killed coordinator, to the end of its workers."""
     hung: bool
@@ -143,8 +146,12 @@ def hurt(
     trials: list[aner.Trial] = []
     long = case(**{"epochs": 5000, **changes})
 
+    def unhurt() -> bool:
+        return at.moment is not None and time.monotonic() > at.moment + UNHURT_SECONDS
+
     def run() -> None:
-        trials.append(aner.run(long, cluster, subscribers=[at.see], deadline_seconds=DEADLINE_SECONDS))
+        options = {"subscribers": [at.see], "deadline_seconds": DEADLINE_SECONDS, "stop": unhurt}
+        trials.append(aner.run(long, cluster, **options))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -158,16 +165,18 @@ def hurt(
     after = finished_files(folder.path)
     lost = sum(after.get(name) != digest for name, digest in before.items())
     failure = trial.receipt.failure
-    passed = trial.receipt.status == "passed"
+    status = "unhurt" if trial.receipt.status == "cancelled" else trial.receipt.status
+    passed = status == "passed"
     time.sleep(0.2)
     left = sum((traces() - tracks).values())
     return Injection(
         kind,
-        trial.receipt.status,
-        failure.kind if failure else "",
-        passed or bool(failure and (failure.where.startswith("rank") or "worker" in failure.what)),
-        ended - (at.moment or ended),
-        hung=False,
+        status,
+        failure.kind if failure and status != "unhurt" else "",
+        status == "unhurt"
+        or bool(failure and (failure.where.startswith("rank") or "worker" in failure.what)),
+        0.0 if status == "unhurt" else ended - (at.moment or ended),
+        hung=status == "unhurt" and kind != "worker leaves during placement",
         lost=lost,
         wrong=int(passed),  # 5000 epochs take minutes: nothing of that case can pass within seconds
         left_over=left,
@@ -390,7 +399,7 @@ def table(lines: list[str]) -> str:
         own = [one for one in found if kind in (one.kind, "all")]
         if own:
             ways = collections.Counter(one.failure or one.status for one in own)
-            times = [one.seconds for one in own]
+            times = [one.seconds for one in own if one.status != "unhurt"] or [0.0]
             said = "" if kind == "all" else ", ".join(f"{way} {times}" for way, times in ways.most_common())
             rows.append(
                 f"| {kind} | {len(own)} | {sum(one.hung for one in own)} | {sum(one.lost for one in own)} "
