@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from aner_nb.launch import local_cluster as local_cluster
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
+    from aner_nb.optimizers import AdamW as AdamW
+    from aner_nb.optimizers import RMSprop as RMSprop
     from aner_nb.plan import make_plan as make_plan
+    from aner_nb.schedules import CosineDecay as CosineDecay
+    from aner_nb.schedules import ExponentialDecay as ExponentialDecay
+    from aner_nb.schedules import PiecewiseConstant as PiecewiseConstant
     from aner_nb.study import Study as Study
     from aner_nb.study import open_study as open_study
     from aner_nb.study import run_suite as run_suite
@@ -62,6 +67,11 @@ _HOME: Final = {
     "AnerError": "errors",
     "SGD": "optimizers",
     "Adam": "optimizers",
+    "AdamW": "optimizers",
+    "RMSprop": "optimizers",
+    "CosineDecay": "schedules",
+    "ExponentialDecay": "schedules",
+    "PiecewiseConstant": "schedules",
     "make_plan": "plan",
     "DenseNetwork": "fitting",
     "Developed": "fitting",

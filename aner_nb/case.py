@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 from aner_nb.data import DataSpec, data_from_record
 from aner_nb.errors import CaseError
 from aner_nb.optimizers import SGD, OptimizerSpec, optimizer_from_record
+from aner_nb.records import check_choice, check_count
 
 Backend = Literal["cpu", "cuda", "metal", "numpy"]
 Dtype = Literal["float32", "float64"]
@@ -164,16 +165,16 @@ class Case:
                 remedy="Use 1 to 80 letters, digits, '.', '_' or '-', beginning with a letter or digit: "
                 "the name becomes a folder.",
             )
-        _check_choice(where, "dtype", self.dtype, get_args(Dtype))
-        _check_choice(where, "channel", self.channel, get_args(ChannelChoice))
-        _check_choice(where, "staging", self.staging, get_args(Staging))
-        _check_choice(where, "balance", self.balance, get_args(Balance))
-        _check_choice(where, "collective", self.collective, ("star",))
+        check_choice(where, "dtype", self.dtype, get_args(Dtype))
+        check_choice(where, "channel", self.channel, get_args(ChannelChoice))
+        check_choice(where, "staging", self.staging, get_args(Staging))
+        check_choice(where, "balance", self.balance, get_args(Balance))
+        check_choice(where, "collective", self.collective, ("star",))
         if self.loss is not None:
-            _check_choice(where, "loss", self.loss, get_args(Loss))
-        _check_count(where, "batch", self.batch, 1)
-        _check_count(where, "epochs", self.epochs, 1)
-        _check_count(where, "seed", self.seed, 0)
+            check_choice(where, "loss", self.loss, get_args(Loss))
+        check_count(where, "batch", self.batch, 1)
+        check_count(where, "epochs", self.epochs, 1)
+        check_count(where, "seed", self.seed, 0)
         object.__setattr__(self, "layers", _layers(self.layers, where))
         object.__setattr__(self, "ranks", _ranks(self.ranks, where))
         object.__setattr__(self, "split", _split(self.split, where))
@@ -326,11 +327,11 @@ def _layers(layers: object, where: str) -> tuple[Dense, ...]:
     for index, item in enumerate(items):
         layer = item if isinstance(item, Dense) else Dense(cast("int", item))
         here = f"layers[{index}]"
-        _check_count(where, here, layer.units, 1)
+        check_count(where, here, layer.units, 1)
         default: Activation = "linear" if index == len(items) - 1 else "relu"
         filled = dataclasses.replace(layer, activation=layer.activation or default)
-        _check_choice(where, f"{here}.activation", filled.activation, get_args(Activation))
-        _check_choice(where, f"{here}.initialiser", filled.initialiser, get_args(Initialiser))
+        check_choice(where, f"{here}.activation", filled.activation, get_args(Activation))
+        check_choice(where, f"{here}.initialiser", filled.initialiser, get_args(Initialiser))
         result.append(filled)
     return tuple(result)
 
@@ -392,19 +393,3 @@ def _split(split: object, where: str) -> tuple[float, float, float]:
             "such as [0.6, 0.2, 0.2].",
         )
     return (numbers[0], numbers[1], numbers[2])
-
-
-def _check_choice(where: str, field: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise CaseError(
-            f"{value!r} is not known.", where=f"{where}: {field}", remedy=f"Choose {' or '.join(choices)}."
-        )
-
-
-def _check_count(where: str, field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or value >= 2**53:
-        raise CaseError(
-            f"{value!r} is not a whole number of at least {least}.",
-            where=f"{where}: {field}",
-            remedy="Correct the value.",
-        )

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from aner_nb.records import in_words
+
 _NANOSECONDS: Final = 1e9
 _QUIET: Final = "opacity:.75"
 _LEFT: Final = "text-align:left;vertical-align:top"
@@ -52,14 +54,12 @@ def case_html(case: Any) -> str:
     source = dict(record["data"])
     name = source.pop("source", "data")
     options = ", ".join(f"{key} {value}" for key, value in source.items() if value is not None)
-    optimizer = dict(record["optimizer"])
-    kind = optimizer.pop("kind", "")
     pairs = [
         ("data", f"{name} ({options})" if options else name),
         ("layers", ", ".join(f"{layer.units} {layer.activation}" for layer in case.dense_layers)),
         ("dtype", case.dtype),
         ("batch, epochs", f"{case.batch} rows over all ranks, {case.epochs} epochs"),
-        ("optimizer", f"{kind} ({', '.join(f'{key} {value}' for key, value in optimizer.items())})"),
+        ("optimizer", in_words(record["optimizer"])),
         ("seed", case.seed),
         ("contract id", case.contract_id[:16]),
     ]

@@ -14,6 +14,7 @@ from aner_nb.errors import BackendUnavailable, CaseError
 from aner_nb.front_ends import front_end
 from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
+from aner_nb.records import in_words
 from aner_nb.suites import Suite, suite, suite_names
 from aner_nb.widgets.panel import Command, Panel, coded, one_line
 
@@ -250,15 +251,12 @@ def facts(case: Case) -> list[tuple[str, str]]:
     source = str(record.pop("source", "data"))
     options = ", ".join(f"{name} {value}" for name, value in record.items())
     layers = ", ".join(f"{layer.units} {layer.activation}" for layer in case.dense_layers)
-    optimizer = case.optimizer.to_record()
-    kind = str(optimizer.pop("kind", ""))
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in optimizer.items())
     return [
         ("data", f"{source} ({options})" if options else source),
         ("layers", layers),
         ("dtype", case.dtype),
         ("batch", f"{case.batch} rows over all ranks"),
         ("epochs", str(case.epochs)),
-        ("optimizer", f"{kind} ({settings})" if settings else kind),
+        ("optimizer", in_words(case.optimizer.to_record()).replace("_", " ")),
         ("seed", str(case.seed)),
     ]
