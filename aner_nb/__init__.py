@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from aner_nb.advisor import Advice as Advice
     from aner_nb.advisor import advise as advise
     from aner_nb.case import Case as Case
-    from aner_nb.case import Dense as Dense
     from aner_nb.case import Placement as Placement
     from aner_nb.cluster import Cluster as Cluster
     from aner_nb.data import arrays as arrays
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from aner_nb.fitting import fit as fit
     from aner_nb.launch import connect as connect
     from aner_nb.launch import local_cluster as local_cluster
+    from aner_nb.layers import Dense as Dense
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
     from aner_nb.optimizers import AdamW as AdamW
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "Case": "case",
-    "Dense": "case",
+    "Dense": "layers",
     "Placement": "case",
     "Cluster": "cluster",
     "connect": "launch",

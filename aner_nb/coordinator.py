@@ -37,7 +37,7 @@ class Record:
     rows: NDArray[np.int64]
     """(updates, ranks): rows that each rank answered for."""
     loss: NDArray[np.float64]
-    """(updates,): mean loss over the global batch before the step."""
+    """(updates,): mean loss over the global batch before the step, with L2's part."""
     validation: list[EpochValidated] = field(default_factory=list)
     first: int = 0
     """Updates that a checkpoint had already; their columns stay zero."""
@@ -91,9 +91,9 @@ def train(
             exchange = collective.exchange(update)
             exchanged = clock()
             _check_rows(update, exchange)
-            state.apply(exchange, collective.wire)
+            penalty = state.apply(exchange, collective.wire)
             done = clock()
-            loss = exchange.loss_sum / exchange.rows
+            loss = exchange.loss_sum / exchange.rows + penalty
             _note(record, update, exchange, loss, (exchanged - started, done - exchanged, done - started))
             emit(UpdateDone(update.index, loss, done - began))
             if update.ends_epoch:

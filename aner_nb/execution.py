@@ -54,7 +54,7 @@ from aner_nb.recording import (
 )
 from aner_nb.sources import fingerprint
 from aner_nb.trial import Trial
-from aner_nb.work import Work, make_setups, make_work, with_ranks
+from aner_nb.work import Work, make_setups, make_work, shaping_of, with_ranks
 
 DEADLINE_SECONDS: Final = 60.0
 MAX_RESTARTS: Final = 10
@@ -187,7 +187,7 @@ class _TrialRun:
     def _stages(self, cluster: RankHost | None, deadline_seconds: float, wrap: Wrap | None) -> None:
         initial = self._work.model.initial(self._case.seed)
         self._initial = fingerprint(initial)
-        self._state = MasterState(initial, self._case.optimizer)
+        self._state = MasterState(initial, self._case.optimizer, shaping_of(self._work))
         self._record = make_record(self._work.plan, self._durability.restore(self._work, self._state))
         self._durations |= {"placement_ns": 0, "calibration_ns": 0}
         if self._case.balance == "auto" and self._case.is_group and cluster is not None:

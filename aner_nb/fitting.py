@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aner_nb.case import Case, Dense, Dtype, Placement
+from aner_nb.case import Case, Dtype, Placement
 from aner_nb.collectives.base import AbstractCollective, Exchange
 from aner_nb.data import DataSpec
 from aner_nb.errors import CaseError
 from aner_nb.events import Subscriber
 from aner_nb.execution import Wrap, run
+from aner_nb.layers import Layer
 from aner_nb.model import Evaluation, evaluate, forward, gradient_sum, operations
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
@@ -169,7 +170,7 @@ class _ReferenceCollective(AbstractCollective):
 
 def fit(
     data: DataSpec,
-    layers: Sequence[int | Dense],
+    layers: Sequence[int | Layer],
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -214,7 +215,7 @@ def fit(
 
 def develop(
     data: DataSpec,
-    layers: Sequence[int | Dense],
+    layers: Sequence[int | Layer],
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -259,7 +260,7 @@ class DenseNetwork:
     >>> fitted = Flowers().fit(iris(), ranks=["cpu:1"])  # doctest: +SKIP
     """
 
-    layers: ClassVar[Sequence[int | Dense]] = ()
+    layers: ClassVar[Sequence[int | Layer]] = ()
     batch: ClassVar[int] = 32
     epochs: ClassVar[int] = 40
     optimizer: ClassVar[OptimizerSpec] = SGD()
@@ -289,7 +290,7 @@ class DenseNetwork:
 def _case(
     name: str,
     data: DataSpec,
-    layers: Sequence[int | Dense],
+    layers: Sequence[int | Layer],
     batch: int,
     epochs: int,
     optimizer: OptimizerSpec | None,

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from aner_nb import machine
 from aner_nb.backends.base import AbstractGradientFunction, Partition
-from aner_nb.case import Dense, Placement
+from aner_nb.case import Placement
 from aner_nb.channels.frames import Kind
 from aner_nb.channels.shared_memory import aligned_wire, receive_arena
 from aner_nb.channels.socket import Invitation, connect
 from aner_nb.channels.stream import FrameStream, StreamRankEnd
 from aner_nb.errors import AnerError, RankLost
+from aner_nb.layers import Dense
 from aner_nb.model import Model
 from aner_nb.plan import Plan
 from aner_nb.rank import serve
@@ -69,7 +70,10 @@ class RankSetup:
             **record,
             "placement": Placement(**record["placement"]),
             "model": Model(
-                model["features"], tuple(Dense(**layer) for layer in model["layers"]), model["loss"]
+                model["features"],
+                tuple(Dense(**layer) for layer in model["layers"]),
+                model["loss"],
+                tuple(model["class_weights"]),
             ),
             "plan": Plan(**dict(plan, weights=tuple(plan["weights"]))),
             "blocks": tuple((int(start), int(stop)) for start, stop in record["blocks"]),

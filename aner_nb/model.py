@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aner_nb.case import Activation, Case, Dense, Loss
+from aner_nb.case import Case, Loss
 from aner_nb.counter import uniform
 from aner_nb.errors import CaseError
+from aner_nb.layers import Activation, Layer
 
 Array = NDArray[np.floating]
 Labels = NDArray[Any]
@@ -57,8 +58,10 @@ class Model:
     """A Dense stack and its loss."""
 
     features: int
-    layers: tuple[Dense, ...]
+    layers: tuple[Layer, ...]
     loss: Loss
+    class_weights: tuple[float, ...] = ()
+    """What a row counts in the training loss, by class; empty: every row counts 1."""
 
     @property
     def layout(self) -> Layout:
@@ -80,6 +83,16 @@ class Model:
             limit = _INITIALISER_LIMIT[layer.initialiser](inputs, units)
             drawn = uniform(seed, f"weights of layer {index}", (inputs, units))
             views[2 * index][:] = (2.0 * drawn - 1.0) * limit
+        return vector
+
+    def l2(self) -> NDArray[np.float64] | None:
+        """Return what each parameter's square counts in the loss, shape (parameters,); None: nothing."""
+        if not any(layer.l2 for layer in self.layers):
+            return None
+        vector = np.zeros(self.layout.size)
+        views = self.layout.views(vector)
+        for index, layer in enumerate(self.layers):
+            views[2 * index][:] = layer.l2
         return vector
 
 
@@ -125,6 +138,37 @@ def make_model(case: Case, *, features: int, outputs: int, task: str) -> Model:
     return Model(features, case.dense_layers, loss)
 
 
+def class_weights_of(case: Case, targets: Labels, outputs: int, task: str) -> tuple[float, ...]:
+    """Return the weight of each class for a case's training rows; empty: every row counts 1.
+
+    Raises
+    ------
+    CaseError
+        If there are no classes, or not as many as weights, or one without a row to balance.
+    """
+    if case.class_weights is None:
+        return ()
+    where = f"case {case.name!r}: class_weights"
+    if task != "classification":
+        raise CaseError("the targets are numbers, not classes.", where=where, remedy="Leave the field out.")
+    if case.class_weights == "balanced":
+        counts = np.bincount(targets, minlength=outputs)
+        if not counts.all():
+            raise CaseError(
+                f"class {int(counts.argmin())} has no training row, so nothing can balance it.",
+                where=where,
+                remedy="Give the weights as numbers, or bring rows of that class.",
+            )
+        return tuple((len(targets) / (outputs * counts)).tolist())
+    if len(case.class_weights) != outputs:
+        raise CaseError(
+            f"there are {len(case.class_weights)} weights for {outputs} classes.",
+            where=where,
+            remedy=f"Give {outputs} numbers, or balanced.",
+        )
+    return tuple(map(float, case.class_weights))
+
+
 # Activations: value from z, and derivative from the value (so that z need not be kept).
 
 
@@ -152,7 +196,9 @@ def forward(model: Model, parameters: Array, features: Array) -> list[Array]:
     return outputs
 
 
-def _loss_and_slope(model: Model, output: Array, targets: Labels) -> tuple[float, Array]:
+def _loss_and_slope(
+    model: Model, output: Array, targets: Labels, class_weights: tuple[float, ...] = ()
+) -> tuple[float, Array]:
     """Return the loss summed over the rows, and its derivative by the last layer's output."""
     if model.loss == "mean_squared_error":
         difference = output - targets
@@ -162,10 +208,14 @@ def _loss_and_slope(model: Model, output: Array, targets: Labels) -> tuple[float
     exponents = np.exp(shifted)
     totals = exponents.sum(axis=1, keepdims=True)
     rows = np.arange(len(output))
-    loss = float(np.sum(np.log(totals[:, 0]) - shifted[rows, targets]))
+    losses = np.log(totals[:, 0]) - shifted[rows, targets]
     slope = exponents / totals
     slope[rows, targets] -= 1.0
-    return loss, slope
+    if class_weights:
+        weights = np.array(class_weights, output.dtype)[targets]
+        losses = losses * weights
+        slope *= weights[:, np.newaxis]
+    return float(np.sum(losses)), slope
 
 
 def gradient_sum(model: Model, parameters: Array, features: Array, targets: Labels, out: Array) -> float:
@@ -174,7 +224,7 @@ def gradient_sum(model: Model, parameters: Array, features: Array, targets: Labe
     Computed in the dtype of `parameters`; `out` is float64. Zero rows give zeros.
     """
     outputs = forward(model, parameters, features)
-    loss, slope = _loss_and_slope(model, outputs[-1], targets)
+    loss, slope = _loss_and_slope(model, outputs[-1], targets, model.class_weights)
     weights = model.layout.views(parameters)
     gradients = model.layout.views(out)
     for index in reversed(range(len(model.layers))):

@@ -71,7 +71,7 @@ class SGD(_Optimizer):
 
     def __post_init__(self) -> None:
         _hold(self, momentum=(0.0, 1.0))
-        hold_truth(self, "optimizer", "nesterov")
+        hold_truth(self, "optimizer.", "nesterov")
 
     def init(self, size: int) -> OptimizerState:
         """Return the state before the first update of `size` parameters."""
@@ -200,7 +200,7 @@ class RMSprop(_Optimizer):
 
     def __post_init__(self) -> None:
         _hold(self, rho=(0.0, 1.0), momentum=(0.0, 1.0), epsilon=(TINY, math.inf))
-        hold_truth(self, "optimizer", "centered")
+        hold_truth(self, "optimizer.", "centered")
 
     def init(self, size: int) -> OptimizerState:
         """Return the state before the first update of `size` parameters."""
@@ -265,4 +265,4 @@ def optimizer_from_record(record: object, where: str = "optimizer") -> Optimizer
 def _hold(optimizer: OptimizerSpec, **bounds: tuple[float, float]) -> None:
     if not isinstance(optimizer.learning_rate, Schedule):
         bounds["learning_rate"] = (TINY, math.inf)
-    hold_numbers(optimizer, "optimizer", **bounds)
+    hold_numbers(optimizer, "optimizer.", **bounds)

@@ -79,7 +79,10 @@ class Fingerprints(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
 class EvaluationRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Loss and accuracy on one set of rows."""
 
-    loss: Annotated[float | None, fact("Mean loss over the rows; null where it is not finite.")]
+    loss: Annotated[
+        float | None,
+        fact("Mean loss over the rows, without L2 and class weights; null where it is not finite."),
+    ]
     accuracy: Annotated[float | None, fact("Share of rows classified rightly; null for regression.")]
 
 
@@ -89,11 +92,19 @@ class EpochRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     epoch: Annotated[int, fact("0 for the first.")]
     update: Annotated[int, fact("Updates applied by then.")]
     elapsed_ns: Annotated[int, fact("Since the first request.", "ns")]
-    loss: Annotated[float | None, fact("Mean loss over the validation rows; null where it is not finite.")]
+    loss: Annotated[
+        float | None,
+        fact(
+            "Mean loss over the validation rows, without L2 and class weights; null where it is not finite."
+        ),
+    ]
     accuracy: Annotated[float | None, fact("Share classified rightly; null for regression.")]
     train_loss: Annotated[
         float | None,
-        fact("Mean over the epoch's updates of the batch loss before the step; null where it is not finite."),
+        fact(
+            "Mean over the epoch's updates of the batch loss before the step, with L2 and class weights; null where "
+            "it is not finite."
+        ),
     ]
 
 

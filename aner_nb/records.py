@@ -14,10 +14,15 @@ TINY: Final = 5e-324
 """The least number above 0."""
 
 
-def hold_numbers(record: object, where: str, **bounds: tuple[float, float]) -> None:
+def hold_numbers(record: object, prefix: str, **bounds: tuple[float, float]) -> None:
     """Hold fields of a record to ``low <= value < high``.
 
     Whole numbers become floats: equal values have one record.
+
+    Parameters
+    ----------
+    prefix
+        What stands before a field's name in an error, such as ``optimizer.``.
 
     Raises
     ------
@@ -30,14 +35,14 @@ def hold_numbers(record: object, where: str, **bounds: tuple[float, float]) -> N
         if not low <= number < min(high, sys.float_info.max):
             raise CaseError(
                 f"{value!r} is out of range.",
-                where=f"{where}.{name}",
+                where=f"{prefix}{name}",
                 remedy=("Give a finite number above 0" if low else "Give a finite number of at least 0")
                 + (f" and below {high:g}." if math.isfinite(high) else "."),
             )
         object.__setattr__(record, name, float(number) + 0.0)  # of -0.0 it makes 0.0
 
 
-def hold_truth(record: object, where: str, *names: str) -> None:
+def hold_truth(record: object, prefix: str, *names: str) -> None:
     """Hold fields of a record to true or false.
 
     Raises
@@ -50,7 +55,7 @@ def hold_truth(record: object, where: str, *names: str) -> None:
         if not isinstance(value, bool):
             raise CaseError(
                 f"{value!r} is neither true nor false.",
-                where=f"{where}.{name}",
+                where=f"{prefix}{name}",
                 remedy="Write true or false, without quotation marks.",
             )
 

@@ -38,8 +38,8 @@ class ExponentialDecay:
     """Whether the rate falls in steps, after each `decay_steps` updates."""
 
     def __post_init__(self) -> None:
-        hold_numbers(self, _WHERE, initial_learning_rate=(TINY, math.inf), decay_rate=(TINY, math.inf))
-        hold_truth(self, _WHERE, "staircase")
+        hold_numbers(self, f"{_WHERE}.", initial_learning_rate=(TINY, math.inf), decay_rate=(TINY, math.inf))
+        hold_truth(self, f"{_WHERE}.", "staircase")
         _hold_steps(self, "decay_steps", 1)
 
     def rate(self, update: int) -> float:
@@ -73,9 +73,9 @@ class CosineDecay:
 
     def __post_init__(self) -> None:
         least = TINY if self.warmup_target is None else 0.0
-        hold_numbers(self, _WHERE, initial_learning_rate=(least, math.inf), alpha=(0.0, math.inf))
+        hold_numbers(self, f"{_WHERE}.", initial_learning_rate=(least, math.inf), alpha=(0.0, math.inf))
         if self.warmup_target is not None:
-            hold_numbers(self, _WHERE, warmup_target=(TINY, math.inf))
+            hold_numbers(self, f"{_WHERE}.", warmup_target=(TINY, math.inf))
         _hold_steps(self, "decay_steps", 1)
         _hold_steps(self, "warmup_steps", 0)
         if (self.warmup_target is None) != (self.warmup_steps == 0):

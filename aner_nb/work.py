@@ -12,7 +12,8 @@ from aner_nb.backends.base import Partition
 from aner_nb.case import Case, Placement
 from aner_nb.data import PreparedData, Split, load, prepare, split
 from aner_nb.host import RankSetup
-from aner_nb.model import Model, make_model
+from aner_nb.master import Shaping
+from aner_nb.model import Model, class_weights_of, make_model
 from aner_nb.plan import Plan, make_plan
 
 RESIDENT_BUDGET_BYTES: Final = 2**30
@@ -45,11 +46,19 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
     parts = split(source, case.split, seed=case.seed)
     data = prepare(source, parts, dtype=case.dtype)
     model = make_model(case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task)
+    weights = class_weights_of(case, data.train.targets, data.outputs, data.task)
+    if weights:
+        model = dataclasses.replace(model, class_weights=weights)
     plan = make_plan(case, len(data.train.features))
     partitions = _partitions(data, plan)
     done = time.perf_counter_ns()
     work = Work(case, data, parts, model, plan, partitions)
     return work, {"source_ns": loaded - began, "preprocess_ns": done - loaded}
+
+
+def shaping_of(work: Work) -> Shaping:
+    """Return what the coordinator does to the gradients of a work."""
+    return Shaping(work.case.clip_norm, work.model.l2())
 
 
 def with_ranks(work: Work, ranks: Sequence[tuple[Placement, int]]) -> Work:

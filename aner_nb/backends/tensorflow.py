@@ -271,4 +271,7 @@ def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any) -> An
     if model.loss == "mean_squared_error":
         difference: Any = tf.square(output - labels)
         return tf.reduce_sum(difference) / model.layers[-1].units
-    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output))
+    losses: Any = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output)
+    if model.class_weights:
+        losses *= tf.gather(tf.constant(model.class_weights, losses.dtype), labels)
+    return tf.reduce_sum(losses)
