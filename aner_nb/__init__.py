@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from aner_nb.schedules import CosineDecay as CosineDecay
     from aner_nb.schedules import ExponentialDecay as ExponentialDecay
     from aner_nb.schedules import PiecewiseConstant as PiecewiseConstant
+    from aner_nb.stopping import EarlyStopping as EarlyStopping
     from aner_nb.study import Study as Study
     from aner_nb.study import open_study as open_study
     from aner_nb.study import run_suite as run_suite
@@ -78,6 +79,7 @@ _HOME: Final = {
     "Fitted": "fitting",
     "develop": "fitting",
     "fit": "fitting",
+    "EarlyStopping": "stopping",
     "Study": "study",
     "open_study": "study",
     "run_suite": "study",

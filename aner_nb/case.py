@@ -16,6 +16,7 @@ from aner_nb.errors import CaseError
 from aner_nb.layers import Layer, filled_layers, layer_from_record, layer_to_record
 from aner_nb.optimizers import SGD, OptimizerSpec, optimizer_from_record
 from aner_nb.records import TINY, check_choice, check_count, hold_numbers
+from aner_nb.stopping import EarlyStopping, early_stopping_from_record
 
 Backend = Literal["cpu", "cuda", "metal", "numpy"]
 Dtype = Literal["float32", "float64"]
@@ -149,6 +150,8 @@ class Case:
         default=None, kw_only=True
     )
     """What a row counts in the training loss, by class; ``balanced``: rows over classes times the class's rows."""
+    stop_early: EarlyStopping | None = dataclasses.field(default=None, kw_only=True)
+    """None: all epochs are run."""
 
     def __post_init__(self) -> None:
         where = f"case {self.name!r}" if self.name else "case"
@@ -171,6 +174,10 @@ class Case:
         check_count(where, "seed", self.seed, 0)
         if self.clip_norm is not None:
             hold_numbers(self, f"{where}: ", clip_norm=(TINY, math.inf))
+        if not isinstance(self.stop_early, EarlyStopping | None):
+            object.__setattr__(
+                self, "stop_early", early_stopping_from_record(self.stop_early, f"{where}: stop_early")
+            )
         object.__setattr__(self, "class_weights", _class_weights(self.class_weights, where))
         object.__setattr__(self, "layers", filled_layers(self.layers, where))
         object.__setattr__(self, "ranks", _ranks(self.ranks, where))
@@ -236,6 +243,7 @@ class Case:
             "class_weights": list(self.class_weights)
             if isinstance(self.class_weights, tuple)
             else self.class_weights,
+            "stop_early": self.stop_early.to_record() if self.stop_early is not None else None,
         }
         return record | {name: value for name, value in added.items() if value is not None}
 

@@ -359,7 +359,11 @@ CHANGED: dict[str, Any] = {
     "staging": "streamed",
     "balance": "auto",
 }
-ADDED: dict[str, Any] = {"clip_norm": 1.0, "class_weights": "balanced"}
+ADDED: dict[str, Any] = {
+    "clip_norm": 1.0,
+    "class_weights": "balanced",
+    "stop_early": aner.EarlyStopping(3),
+}
 """Fields that a record has only where they are used."""
 
 

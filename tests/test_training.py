@@ -96,9 +96,9 @@ def test_each_update_is_that_of_keras() -> None:
                 float(model.train_on_batch(train.features[rows], train.targets[rows], class_weight=weights))
             )
         assert trial.parameters is not None
-        assert trial.record is not None
+        assert trial.steps is not None
         # Keras keeps its schedules' and optimizers' constants in float32.
-        np.testing.assert_allclose(trial.record.loss, losses, rtol=1e-5)
+        np.testing.assert_allclose(trial.steps.loss, losses, rtol=1e-5)
         expected = np.concatenate([np.ravel(array) for array in model.get_weights()])
         np.testing.assert_allclose(trial.parameters, expected, rtol=1e-4, atol=1e-5)
     finally:
