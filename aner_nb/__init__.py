@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from aner_nb.launch import connect as connect
     from aner_nb.launch import local_cluster as local_cluster
     from aner_nb.layers import Dense as Dense
+    from aner_nb.layers import Dropout as Dropout
+    from aner_nb.layers import LayerNorm as LayerNorm
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
     from aner_nb.optimizers import AdamW as AdamW
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 _HOME: Final = {
     "Case": "case",
     "Dense": "layers",
+    "Dropout": "layers",
+    "LayerNorm": "layers",
     "Placement": "case",
     "Cluster": "cluster",
     "connect": "launch",

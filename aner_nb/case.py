@@ -121,7 +121,8 @@ class Case:
     name: str
     data: DataSpec = dataclasses.field(kw_only=True)
     layers: Sequence[int | Layer] = dataclasses.field(kw_only=True)
-    """Units of each Dense layer (or a `Dense`); the last has one unit a class, or one a target column."""
+    """Units of each Dense layer, or a `Dense`, with `Dropout` and `LayerNorm` between them; the last is Dense and has
+    one unit a class, or one a target column."""
     dtype: Dtype = dataclasses.field(default="float32", kw_only=True)
     """Arithmetic of the ranks and type of what travels to them; master state is always float64."""
     batch: int = dataclasses.field(kw_only=True)
@@ -204,7 +205,7 @@ class Case:
         return cast("tuple[tuple[Placement, int], ...]", self.ranks)
 
     @property
-    def dense_layers(self) -> tuple[Layer, ...]:
+    def stack(self) -> tuple[Layer, ...]:
         """The layers with every default filled in."""
         return cast("tuple[Layer, ...]", self.layers)
 
@@ -223,7 +224,7 @@ class Case:
         record: dict[str, Any] = {
             "name": self.name,
             "data": self.data.to_record(),
-            "layers": [layer_to_record(layer) for layer in self.dense_layers],
+            "layers": [layer_to_record(layer) for layer in self.stack],
             "dtype": self.dtype,
             "batch": self.batch,
             "epochs": self.epochs,

@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from aner_nb.case import Case, Dtype, Placement
 from aner_nb.collectives.base import AbstractCollective, Exchange
 from aner_nb.data import DataSpec
+from aner_nb.dropout import make_masks
 from aner_nb.errors import CaseError
 from aner_nb.events import Subscriber
 from aner_nb.execution import Wrap, run
 from aner_nb.layers import Layer
-from aner_nb.model import Evaluation, evaluate, forward, gradient_sum, operations
+from aner_nb.model import Evaluation, Masks, evaluate, forward, gradient_sum, operations
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
@@ -141,6 +142,14 @@ class _ReferenceCollective(AbstractCollective):
     def rank_count(self) -> int:
         return self._inner.rank_count
 
+    def _masks(self, update: Update) -> Masks:
+        work = self._work
+        masks = make_masks(work.model.layers, work.model.features, work.plan.seed)
+        if masks is None:
+            return ()
+        rows = [work.plan.partition(rank)[slice(*block)] for rank, block in enumerate(update.shards)]
+        return masks.draw(update.index, np.concatenate(rows))
+
     def exchange(self, update: Update) -> Exchange:
         exchange = self._inner.exchange(update)
         pieces = [
@@ -151,7 +160,12 @@ class _ReferenceCollective(AbstractCollective):
         targets = np.concatenate([piece[1] for piece in pieces])
         parameters = self.wire.astype(np.float64)
         loss = gradient_sum(
-            self._work.model, parameters, features.astype(np.float64), targets, self._gradient
+            self._work.model,
+            parameters,
+            features.astype(np.float64),
+            targets,
+            self._gradient,
+            self._masks(update),
         )
         exchange.sum_into(slice(None), self._total)
         difference = np.abs(self._total - self._gradient).max() / update.rows
