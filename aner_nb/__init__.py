@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from aner_nb.advisor import Advice as Advice
     from aner_nb.advisor import advise as advise
     from aner_nb.case import Case as Case
-    from aner_nb.case import Dense as Dense
     from aner_nb.case import Placement as Placement
     from aner_nb.cluster import Cluster as Cluster
     from aner_nb.data import arrays as arrays
@@ -32,9 +31,18 @@ if TYPE_CHECKING:
     from aner_nb.fitting import fit as fit
     from aner_nb.launch import connect as connect
     from aner_nb.launch import local_cluster as local_cluster
+    from aner_nb.layers import Dense as Dense
+    from aner_nb.layers import Dropout as Dropout
+    from aner_nb.layers import LayerNorm as LayerNorm
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
+    from aner_nb.optimizers import AdamW as AdamW
+    from aner_nb.optimizers import RMSprop as RMSprop
     from aner_nb.plan import make_plan as make_plan
+    from aner_nb.schedules import CosineDecay as CosineDecay
+    from aner_nb.schedules import ExponentialDecay as ExponentialDecay
+    from aner_nb.schedules import PiecewiseConstant as PiecewiseConstant
+    from aner_nb.stopping import EarlyStopping as EarlyStopping
     from aner_nb.study import Study as Study
     from aner_nb.study import open_study as open_study
     from aner_nb.study import run_suite as run_suite
@@ -50,7 +58,9 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "Case": "case",
-    "Dense": "case",
+    "Dense": "layers",
+    "Dropout": "layers",
+    "LayerNorm": "layers",
     "Placement": "case",
     "Cluster": "cluster",
     "connect": "launch",
@@ -62,12 +72,18 @@ _HOME: Final = {
     "AnerError": "errors",
     "SGD": "optimizers",
     "Adam": "optimizers",
+    "AdamW": "optimizers",
+    "RMSprop": "optimizers",
+    "CosineDecay": "schedules",
+    "ExponentialDecay": "schedules",
+    "PiecewiseConstant": "schedules",
     "make_plan": "plan",
     "DenseNetwork": "fitting",
     "Developed": "fitting",
     "Fitted": "fitting",
     "develop": "fitting",
     "fit": "fitting",
+    "EarlyStopping": "stopping",
     "Study": "study",
     "open_study": "study",
     "run_suite": "study",

@@ -87,6 +87,10 @@ class CaseSummary(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fit_comparison: Annotated[Comparison | None, fact("Groups only: native fit.")] = None
     command_comparison: Annotated[Comparison | None, fact("Groups only: complete command.")] = None
     no_baseline: Annotated[str, fact("Groups only: why there is no comparison.")] = ""
+    epochs: Annotated[
+        tuple[int, ...],
+        fact("Epochs that the measured trials ran, each number once; empty where a case always runs all."),
+    ] = ()
     test_loss: Annotated[float | None, fact("Final test, first measured trial.")] = None
     test_accuracy: Annotated[float | None, fact("Final test, first measured trial.")] = None
     agreement: Annotated[Agreement | None, fact("With the reference of its work.")] = None
@@ -186,6 +190,7 @@ def _summarise_case(name: str, own: Sequence[TrialReceipt]) -> CaseSummary:
         failed=len(troubled),
         native_fit=_spread([trial.clocks.native_fit_ns for trial in measured if trial.clocks]),
         complete_command=_spread([trial.clocks.complete_command_ns for trial in measured if trial.clocks]),
+        epochs=tuple(sorted({trial.stopping.epochs for trial in measured if trial.stopping})),
         test_loss=first.test.loss if first and first.test else None,
         test_accuracy=first.test.accuracy if first and first.test else None,
         memory=_memory(measured),
@@ -229,6 +234,10 @@ def _compare(summary: CaseSummary, summaries: Sequence[CaseSummary]) -> dict[str
     ]
     if not alone:
         return {"no_baseline": "none of its placements was measured alone on the same work"}
+    alike = [other for other in alone if other.epochs == summary.epochs and len(summary.epochs) < 2]
+    if not alike:
+        return {"no_baseline": "none of its placements alone stopped after the same number of epochs"}
+    alone = alike
     return {
         "fit_comparison": _comparison(summary, alone, "native_fit"),
         "command_comparison": _comparison(summary, alone, "complete_command"),
@@ -275,10 +284,16 @@ def _warnings(by_case: Mapping[str, Sequence[TrialReceipt]]) -> tuple[str, ...]:
         fits = [trial.clocks.native_fit_ns for trial in own if _counts(trial) and trial.clocks]
         if len(fits) > 1 and max(fits) > SPREAD_LIMIT * min(fits):
             found.append(f"{name}: native fit spreads by a factor of {max(fits) / min(fits):.2f}")
+        lengths = sorted({trial.stopping.epochs for trial in own if _counts(trial) and trial.stopping})
+        if len(lengths) > 1:
+            found.append(
+                f"{name}: its trials stopped after different epochs ({', '.join(map(str, lengths))})"
+            )
         restarted = sum(bool(trial.restarts) for trial in own)
         if restarted:
             found.append(f"{name}: {restarted} trial(s) went on after a loss and are not in the statistics")
     trials = [trial for own in by_case.values() for trial in own if _counts(trial)]
+    found += _different_ends(trials)
     drift = _drift(by_case)
     if drift is not None and not 1 / DRIFT_LIMIT < drift < DRIFT_LIMIT:
         found.append(f"the last round took {drift:.2f} times the first round's native fit, over all cases")
@@ -288,6 +303,21 @@ def _warnings(by_case: Mapping[str, Sequence[TrialReceipt]]) -> tuple[str, ...]:
     if busy > 0 and stolen / busy > STEAL_LIMIT:
         found.append(f"{stolen / busy:.1%} of the used processor time was taken by the hypervisor")
     return tuple(found)
+
+
+def _different_ends(trials: Sequence[TrialReceipt]) -> list[str]:
+    """Return a sentence for each work whose cases did not all stop after the same epoch."""
+    ends: dict[tuple[str, str], dict[int, str]] = {}
+    for trial in trials:
+        if trial.stopping is not None:
+            own = ends.setdefault((trial.work_id, str(trial.case["dtype"])), {})
+            own.setdefault(trial.stopping.epochs, trial.case_name)
+    return [
+        "cases of one work stopped after different epochs, and are not compared: "
+        + ", ".join(f"{name} after {epochs}" for epochs, name in sorted(own.items()))
+        for own in ends.values()
+        if len(set(own.values())) > 1
+    ]
 
 
 def _drift(by_case: Mapping[str, Sequence[TrialReceipt]]) -> float | None:

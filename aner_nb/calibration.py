@@ -22,7 +22,7 @@ from aner_nb.host import RankSetup
 from aner_nb.master import MasterState
 from aner_nb.model import evaluate, evaluators
 from aner_nb.ranks import RankHost, Ranks
-from aner_nb.work import Work, make_setups, make_work
+from aner_nb.work import Work, make_setups, make_work, shaping_of
 
 _DIVISORS: Final = (1, 2, 4)
 """Shares of the batch that are timed."""
@@ -98,7 +98,9 @@ def _shares(rows: int, rank_count: int) -> list[int]:
 
 def _measure(work: Work, ranks: Ranks, rows: int) -> Calibration:
     count = len(ranks.channels)
-    with closing(MasterState(work.model.initial(work.case.seed), work.case.optimizer)) as state:
+    with closing(
+        MasterState(work.model.initial(work.case.seed), work.case.optimizer, shaping_of(work))
+    ) as state:
         state.write_to(ranks.wire)
         alone = tuple(
             fit_cost(

@@ -13,12 +13,13 @@ from typing import Any, Final, Literal, cast, get_args
 
 from aner_nb.data import DataSpec, data_from_record
 from aner_nb.errors import CaseError
+from aner_nb.layers import Layer, filled_layers, layer_from_record, layer_to_record
 from aner_nb.optimizers import SGD, OptimizerSpec, optimizer_from_record
+from aner_nb.records import TINY, check_choice, check_count, hold_numbers
+from aner_nb.stopping import EarlyStopping, early_stopping_from_record
 
 Backend = Literal["cpu", "cuda", "metal", "numpy"]
 Dtype = Literal["float32", "float64"]
-Activation = Literal["linear", "relu", "tanh", "sigmoid"]
-Initialiser = Literal["glorot_uniform", "he_uniform", "zeros"]
 Loss = Literal["softmax_cross_entropy", "mean_squared_error"]
 ChannelChoice = Literal["auto", "shared_memory", "socket", "inline"]
 Balance = Literal["declared", "auto"]
@@ -106,17 +107,6 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
-    """One fully connected layer."""
-
-    units: int
-    activation: Activation | None = None
-    """None: ``relu`` for hidden layers, ``linear`` for the last."""
-    initialiser: Initialiser = "glorot_uniform"
-    """Of the weights; biases start at zero."""
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
     """What is measured: data, model, arithmetic, optimizer and the ranks that share the work.
 
@@ -130,8 +120,9 @@ class Case:
 
     name: str
     data: DataSpec = dataclasses.field(kw_only=True)
-    layers: Sequence[int | Dense] = dataclasses.field(kw_only=True)
-    """Units of each Dense layer (or a `Dense`); the last has one unit a class, or one a target column."""
+    layers: Sequence[int | Layer] = dataclasses.field(kw_only=True)
+    """Units of each Dense layer, or a `Dense`, with `Dropout` and `LayerNorm` between them; the last is Dense and has
+    one unit a class, or one a target column."""
     dtype: Dtype = dataclasses.field(default="float32", kw_only=True)
     """Arithmetic of the ranks and type of what travels to them; master state is always float64."""
     batch: int = dataclasses.field(kw_only=True)
@@ -154,6 +145,14 @@ class Case:
     collective: Literal["star"] = dataclasses.field(default="star", kw_only=True)
     balance: Balance = dataclasses.field(default="declared", kw_only=True)
     """``declared``: the ranks' weights are taken as given; ``auto``: they are measured before the run."""
+    clip_norm: float | None = dataclasses.field(default=None, kw_only=True)
+    """Longest mean gradient of a global batch, as Keras's ``global_clipnorm``; a longer one is shortened to it."""
+    class_weights: Sequence[float] | Literal["balanced"] | None = dataclasses.field(
+        default=None, kw_only=True
+    )
+    """What a row counts in the training loss, by class; ``balanced``: rows over classes times the class's rows."""
+    stop_early: EarlyStopping | None = dataclasses.field(default=None, kw_only=True)
+    """None: all epochs are run."""
 
     def __post_init__(self) -> None:
         where = f"case {self.name!r}" if self.name else "case"
@@ -164,17 +163,24 @@ class Case:
                 remedy="Use 1 to 80 letters, digits, '.', '_' or '-', beginning with a letter or digit: "
                 "the name becomes a folder.",
             )
-        _check_choice(where, "dtype", self.dtype, get_args(Dtype))
-        _check_choice(where, "channel", self.channel, get_args(ChannelChoice))
-        _check_choice(where, "staging", self.staging, get_args(Staging))
-        _check_choice(where, "balance", self.balance, get_args(Balance))
-        _check_choice(where, "collective", self.collective, ("star",))
+        check_choice(where, "dtype", self.dtype, get_args(Dtype))
+        check_choice(where, "channel", self.channel, get_args(ChannelChoice))
+        check_choice(where, "staging", self.staging, get_args(Staging))
+        check_choice(where, "balance", self.balance, get_args(Balance))
+        check_choice(where, "collective", self.collective, ("star",))
         if self.loss is not None:
-            _check_choice(where, "loss", self.loss, get_args(Loss))
-        _check_count(where, "batch", self.batch, 1)
-        _check_count(where, "epochs", self.epochs, 1)
-        _check_count(where, "seed", self.seed, 0)
-        object.__setattr__(self, "layers", _layers(self.layers, where))
+            check_choice(where, "loss", self.loss, get_args(Loss))
+        check_count(where, "batch", self.batch, 1)
+        check_count(where, "epochs", self.epochs, 1)
+        check_count(where, "seed", self.seed, 0)
+        if self.clip_norm is not None:
+            hold_numbers(self, f"{where}: ", clip_norm=(TINY, math.inf))
+        if not isinstance(self.stop_early, EarlyStopping | None):
+            object.__setattr__(
+                self, "stop_early", early_stopping_from_record(self.stop_early, f"{where}: stop_early")
+            )
+        object.__setattr__(self, "class_weights", _class_weights(self.class_weights, where))
+        object.__setattr__(self, "layers", filled_layers(self.layers, where))
         object.__setattr__(self, "ranks", _ranks(self.ranks, where))
         object.__setattr__(self, "split", _split(self.split, where))
         if self.dtype == "float64" and any(p.backend == "metal" for p in self.placements):
@@ -199,9 +205,9 @@ class Case:
         return cast("tuple[tuple[Placement, int], ...]", self.ranks)
 
     @property
-    def dense_layers(self) -> tuple[Dense, ...]:
+    def stack(self) -> tuple[Layer, ...]:
         """The layers with every default filled in."""
-        return cast("tuple[Dense, ...]", self.layers)
+        return cast("tuple[Layer, ...]", self.layers)
 
     @property
     def is_group(self) -> bool:
@@ -215,10 +221,10 @@ class Case:
 
     def to_record(self) -> dict[str, Any]:
         """Return the case as plain JSON values; `case_from_record` reads it back."""
-        return {
+        record: dict[str, Any] = {
             "name": self.name,
             "data": self.data.to_record(),
-            "layers": [dataclasses.asdict(layer) for layer in self.dense_layers],
+            "layers": [layer_to_record(layer) for layer in self.stack],
             "dtype": self.dtype,
             "batch": self.batch,
             "epochs": self.epochs,
@@ -232,6 +238,15 @@ class Case:
             "collective": self.collective,
             "balance": self.balance,
         }
+        # What was added later stays out while it is not used: the ids of other cases are what they were.
+        added = {
+            "clip_norm": self.clip_norm,
+            "class_weights": list(self.class_weights)
+            if isinstance(self.class_weights, tuple)
+            else self.class_weights,
+            "stop_early": self.stop_early.to_record() if self.stop_early is not None else None,
+        }
+        return record | {name: value for name, value in added.items() if value is not None}
 
     @property
     def contract_id(self) -> str:
@@ -281,7 +296,7 @@ def case_from_record(record: Mapping[str, Any], where: str = "case") -> Case:
         )
     values = dict(record)
     values["data"] = data_from_record(record["data"], where=f"{where}: data")
-    values["layers"] = [_layer_from_record(item, where) for item in _list(record, "layers", where)]
+    values["layers"] = [layer_from_record(item, where) for item in _list(record, "layers", where)]
     if "ranks" in record:
         values["ranks"] = [
             tuple(item) if isinstance(item, list) else item for item in _list(record, "ranks", where)
@@ -300,39 +315,6 @@ def _list(record: Mapping[str, Any], field: str, where: str) -> list[Any]:
             f"{value!r} is not a list.", where=f"{where}: {field}", remedy="Write [first, second, …]."
         )
     return list(cast("Sequence[Any]", value))
-
-
-def _layer_from_record(item: object, where: str) -> int | Dense:
-    if isinstance(item, Mapping):
-        record = cast("Mapping[str, Any]", item)
-        known = {field.name for field in dataclasses.fields(Dense)}
-        if "units" not in record or not set(record) <= known:
-            raise CaseError(
-                f"{dict(record)!r} does not describe a Dense layer.",
-                where=f"{where}: layers",
-                remedy=f"Give 'units' and, if wanted, {', '.join(sorted(known - {'units'}))}.",
-            )
-        return Dense(**record)
-    return cast("int", item)
-
-
-def _layers(layers: object, where: str) -> tuple[Dense, ...]:
-    if not isinstance(layers, list | tuple) or not layers:
-        raise CaseError(
-            "a model needs at least one layer.", where=f"{where}: layers", remedy="For example [16, 3]."
-        )
-    result: list[Dense] = []
-    items = cast("Sequence[object]", layers)
-    for index, item in enumerate(items):
-        layer = item if isinstance(item, Dense) else Dense(cast("int", item))
-        here = f"layers[{index}]"
-        _check_count(where, here, layer.units, 1)
-        default: Activation = "linear" if index == len(items) - 1 else "relu"
-        filled = dataclasses.replace(layer, activation=layer.activation or default)
-        _check_choice(where, f"{here}.activation", filled.activation, get_args(Activation))
-        _check_choice(where, f"{here}.initialiser", filled.initialiser, get_args(Initialiser))
-        result.append(filled)
-    return tuple(result)
 
 
 def _ranks(ranks: object, where: str) -> tuple[tuple[Placement, int], ...]:
@@ -394,17 +376,15 @@ def _split(split: object, where: str) -> tuple[float, float, float]:
     return (numbers[0], numbers[1], numbers[2])
 
 
-def _check_choice(where: str, field: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
+def _class_weights(weights: object, where: str) -> tuple[float, ...] | Literal["balanced"] | None:
+    if weights is None or weights == "balanced":
+        return weights
+    items = tuple(cast("Sequence[object]", weights)) if isinstance(weights, list | tuple) else ()
+    numbers = [float(item) for item in items if isinstance(item, int | float) and not isinstance(item, bool)]
+    if len(numbers) != len(items) or not numbers or not all(0 <= number < math.inf for number in numbers):
         raise CaseError(
-            f"{value!r} is not known.", where=f"{where}: {field}", remedy=f"Choose {' or '.join(choices)}."
+            f"{weights!r} does not weigh the classes.",
+            where=f"{where}: class_weights",
+            remedy="Give one finite number of at least 0 for each class, or balanced.",
         )
-
-
-def _check_count(where: str, field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or value >= 2**53:
-        raise CaseError(
-            f"{value!r} is not a whole number of at least {least}.",
-            where=f"{where}: {field}",
-            remedy="Correct the value.",
-        )
+    return tuple(number + 0.0 for number in numbers)

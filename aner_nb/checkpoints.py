@@ -37,13 +37,23 @@ class Checkpoint:
     parameters: NDArray[np.float64]
     slots: tuple[NDArray[np.float64], ...]
     """The optimizer's vectors."""
+    losses: tuple[float, ...] = ()
+    """Validation losses of the epochs so far, of a case that may stop early."""
+    best: NDArray[np.float64] | None = None
+    """Parameters after the best epoch, of a case that restores them."""
 
     @property
     def digest(self) -> str:
         """SHA-256 over the work, the position and all vectors."""
         work = np.frombuffer(self.work_id.encode(), np.uint8)
         position = np.array([self.updates], np.int64)
-        return fingerprint(work, position, self.parameters, *self.slots)
+        return fingerprint(work, position, self.parameters, *self.slots, *self.stopping.values())
+
+    @property
+    def stopping(self) -> dict[str, NDArray[np.float64]]:
+        """What early stopping needs, by name; empty where there is nothing."""
+        tensors = {"validation_losses": np.array(self.losses)} if self.losses else {}
+        return tensors | ({"best_parameters": self.best} if self.best is not None else {})
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -56,6 +66,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     tensors = {"parameters": checkpoint.parameters}
     tensors |= {f"optimizer_slot_{index}": slot for index, slot in enumerate(checkpoint.slots)}
+    tensors |= checkpoint.stopping
     metadata = {
         "format": FORMAT,
         "work_id": checkpoint.work_id,
@@ -88,8 +99,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
         content = path.read_bytes()
         tensors = safetensors.numpy.load(content)
         metadata = _metadata(content)
-        slots = tuple(tensors[f"optimizer_slot_{index}"] for index in range(len(tensors) - 1))
-        checkpoint = Checkpoint(metadata["work_id"], int(metadata["updates"]), tensors["parameters"], slots)
+        losses, best = tensors.get("validation_losses", np.empty(0)), tensors.get("best_parameters")
+        others = 1 + ("validation_losses" in tensors) + ("best_parameters" in tensors)
+        slots = tuple(tensors[f"optimizer_slot_{index}"] for index in range(len(tensors) - others))
+        checkpoint = Checkpoint(
+            metadata["work_id"],
+            int(metadata["updates"]),
+            tensors["parameters"],
+            slots,
+            tuple(losses.tolist()),
+            best,
+        )
         intact = (
             metadata["format"] == FORMAT
             and all(array.dtype == np.float64 for array in tensors.values())

@@ -12,18 +12,22 @@ from aner_nb.master import MasterState
 from aner_nb.ranks import Ranks
 from aner_nb.receipts import Check
 from aner_nb.sources import fingerprint
+from aner_nb.stopping import StopWatch
 from aner_nb.work import Work
 
 
-def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -> tuple[Check, ...]:
+def fixed_checks(
+    work: Work, ranks: Ranks, record: Record, state: MasterState, watch: StopWatch
+) -> tuple[Check, ...]:
     """Return the checks of the contract that every trial must pass."""
     plan = work.plan
+    epochs_run = record.end // plan.batch_count
     restarted = bool(record.first) or record.rows.shape[1] != len(work.partitions)
-    expected_rows = [len(partition.features) * plan.epochs for partition in work.partitions]
+    expected_rows = [len(partition.features) * epochs_run for partition in work.partitions]
     rows = record.rows.sum(axis=0).tolist()
     if restarted:
         # Ranks changed on the way, or a checkpoint had a part: only the sum is known beforehand.
-        expected_rows, rows = [plan.rows_from(record.first)], [sum(rows)]
+        expected_rows, rows = [plan.rows_from(record.first) - plan.rows_from(record.end)], [sum(rows)]
     own = [fingerprint(part.features, part.targets) for part in work.partitions]
     told = [ready["partition"] for ready in ranks.ready]
     plans = {ready["plan_id"] for ready in ranks.ready}
@@ -32,12 +36,12 @@ def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -
     parts = (work.split.train, work.split.validation, work.split.test)
     total = sum(map(len, parts))
     distinct = len(np.unique(np.concatenate(parts)))
-    epochs = plan.epochs - record.first // plan.batch_count
+    epochs = epochs_run - record.first // plan.batch_count
     validated = [event.evaluation.loss for event in record.validation]
     finite = all(np.isfinite(values).all() for values in (state.parameters, record.loss, validated))
     native = all(proof["produced_on"] == [proof["requested"]] for proof in map(_listed, proofs))
     return (
-        _check("updates", record.updates == plan.update_count, record.updates, plan.update_count),
+        _check("updates", record.updates == record.end, record.updates, record.end),
         _check("rows of each rank", rows == expected_rows, rows, expected_rows),
         Check(name="partitions", passed=own == told, detail="ranks hash the rows that were planned"),
         Check(name="plan", passed=plans == {plan.plan_id}, detail="ranks derive the coordinator's plan"),
@@ -50,7 +54,18 @@ def fixed_checks(work: Work, ranks: Ranks, record: Record, state: MasterState) -
         ),
         _check("traces of each rank", set(traces) == {1}, traces, [1] * len(traces)),
         Check(name="finite", passed=finite, detail="losses and final parameters"),
+        *_stopping_check(plan.epochs, epochs_run, watch),
     )
+
+
+def _stopping_check(planned: int, run: int, watch: StopWatch) -> tuple[Check, ...]:
+    """Check that a case which may stop early was stopped where its rule says, and nowhere else."""
+    if watch.rule is None:
+        return ()
+    losses = watch.losses
+    right = len(losses) == run and (run == planned or watch.rule.stops(losses))
+    early = any(watch.rule.stops(losses[:epoch]) for epoch in range(1, run))
+    return (_check("epochs by the rule for stopping early", right and not early, run, planned),)
 
 
 def _listed(proof: Mapping[str, Any]) -> dict[str, Any]:

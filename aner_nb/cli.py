@@ -291,6 +291,8 @@ class _Watching:
         reason = f": {event.reason}" if event.reason else ""
         colour = {"passed": "green", "not_run": "yellow"}.get(event.status, "red")
         status = event.status.replace("_", " ")
+        if event.stopped_after is not None:
+            status += f", stopped early after {event.stopped_after} epochs"
         self._progress.console.print(
             f"[{colour}]{status}[/] {name}  {fit}{accuracy}{escape(reason)}", highlight=False
         )

@@ -37,12 +37,14 @@ class Record:
     rows: NDArray[np.int64]
     """(updates, ranks): rows that each rank answered for."""
     loss: NDArray[np.float64]
-    """(updates,): mean loss over the global batch before the step."""
+    """(updates,): mean loss over the global batch before the step, with L2's part."""
     validation: list[EpochValidated] = field(default_factory=list)
     first: int = 0
     """Updates that a checkpoint had already; their columns stay zero."""
     updates: int = 0
     """Updates applied, those of the checkpoint included: the number of the next one."""
+    end: int = 0
+    """Updates after which the run is whole: the plan's, or fewer if it was stopped early."""
     native_fit_ns: int = 0
     validation_ns: int = 0
 
@@ -57,6 +59,7 @@ def make_record(plan: Plan, first: int = 0) -> Record:
         loss=np.zeros(updates),
         first=first,
         updates=first,
+        end=updates,
     )
 
 
@@ -68,12 +71,14 @@ def train(
     emit: Callable[[Event], None],
     record: Record,
     applied: Callable[[Update], None] = lambda _update: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run the plan from where the record stands: one optimizer step a batch, validation after each epoch.
 
     `state` is changed in place and `record` is filled as the run goes on: both hold what was reached if an error
     ends it, and a further call goes on from there. The native-fit clock runs from the first request to the last
     step and validation. `applied` is called after each update, and after its validation if it ends an epoch.
+    `stopped` is asked at the beginning and after each validation: where it says so, the run is whole.
 
     Raises
     ------
@@ -86,27 +91,39 @@ def train(
     began = clock() - record.native_fit_ns
     try:
         state.write_to(collective.wire)
+        if stopped():
+            _end_early(record)
         for update in plan.updates(record.updates):
+            if record.updates == record.end:
+                break
             started = clock()
             exchange = collective.exchange(update)
             exchanged = clock()
             _check_rows(update, exchange)
-            state.apply(exchange, collective.wire)
+            penalty = state.apply(exchange, collective.wire)
             done = clock()
-            loss = exchange.loss_sum / exchange.rows
+            loss = exchange.loss_sum / exchange.rows + penalty
             _note(record, update, exchange, loss, (exchanged - started, done - exchanged, done - started))
             emit(UpdateDone(update.index, loss, done - began))
             if update.ends_epoch:
                 _validate(update, state, evaluate, emit, record, began)
+                if stopped():
+                    _end_early(record)
             applied(update)
     finally:
         record.native_fit_ns = clock() - began
-    rows, planned = int(record.rows.sum()), plan.rows_from(record.first)
-    if record.updates != plan.update_count or rows != planned:
+    rows, planned = int(record.rows.sum()), plan.rows_from(record.first) - plan.rows_from(record.end)
+    if record.updates != record.end or rows != planned:
         raise ContractBroken(
-            f"{record.updates} updates over {rows} rows were run; the plan has {plan.update_count} over "
-            f"{planned}."
+            f"{record.updates} updates over {rows} rows were run; the plan has {record.end} over {planned}."
         )
+
+
+def _end_early(record: Record) -> None:
+    """Make the updates that were run the whole run: no column has lines for updates that won't be."""
+    record.end = record.updates
+    for name in ("coordinator_ns", "ranks_ns", "rows", "loss"):
+        setattr(record, name, getattr(record, name)[: record.end])
 
 
 def _check_rows(update: Update, exchange: Exchange) -> None:

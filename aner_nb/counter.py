@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
+_CACHED_WORDS: Final = 8192
+"""Words mixed together: few enough for a processor's nearest cache."""
 
 
 def words(seed: int, stream: str, count: int, start: int = 0) -> NDArray[np.uint64]:
@@ -27,14 +29,39 @@ def words(seed: int, stream: str, count: int, start: int = 0) -> NDArray[np.uint
 
     Words are independent of how many are asked for at a time: a part of a stream can be drawn alone.
     """
-    digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
-    key = np.uint64(int.from_bytes(digest[:8], "little"))
     position = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        state = key + position * _GAMMA
-        state = (state ^ (state >> np.uint64(30))) * _MIX_1
-        state = (state ^ (state >> np.uint64(27))) * _MIX_2
-    return state ^ (state >> np.uint64(31))
+        state = _key(seed, stream) + position * _GAMMA
+        _mix(state, np.empty_like(state))
+    return state
+
+
+def words_at(seed: int, stream: str, rows: NDArray[np.int64], width: int) -> NDArray[np.uint64]:
+    """Return for each row words ``row * width`` … ``row * width + width - 1`` of a stream, shape (rows, width)."""
+    result = np.empty((len(rows), width), np.uint64)
+    together = max(1, _CACHED_WORDS // max(1, width))
+    scratch = np.empty((min(together, len(rows)), width), np.uint64)
+    with np.errstate(over="ignore"):
+        first = _key(seed, stream) + rows.astype(np.uint64) * (np.uint64(width) * _GAMMA)
+        within = np.arange(1, width + 1, dtype=np.uint64) * _GAMMA
+        for start in range(0, len(rows), together):
+            part = result[start : start + together]
+            np.add(first[start : start + together, np.newaxis], within, out=part)
+            _mix(part, scratch[: len(part)])
+    return result
+
+
+def _key(seed: int, stream: str) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little"))
+
+
+def _mix(state: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
+    """Apply SplitMix64's mixing function in place."""
+    state ^= np.right_shift(state, np.uint64(30), out=scratch)
+    state *= _MIX_1
+    state ^= np.right_shift(state, np.uint64(27), out=scratch)
+    state *= _MIX_2
+    state ^= np.right_shift(state, np.uint64(31), out=scratch)
 
 
 def uniform(seed: int, stream: str, shape: tuple[int, ...]) -> NDArray[np.float64]:

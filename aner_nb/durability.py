@@ -10,6 +10,7 @@ from aner_nb.checkpoints import Checkpoint, CheckpointError, load_checkpoint, sa
 from aner_nb.errors import CaseError
 from aner_nb.master import MasterState
 from aner_nb.plan import Update
+from aner_nb.stopping import StopWatch
 from aner_nb.work import Work
 
 
@@ -46,7 +47,7 @@ class Durability:
                 f"{self.on_loss!r} is not known.", where="on_loss", remedy="Choose fail or restart."
             )
 
-    def restore(self, work: Work, state: MasterState) -> int:
+    def restore(self, work: Work, state: MasterState, watch: StopWatch) -> int:
         """Take over the checkpoint, if there is one; return the updates that it has.
 
         Raises
@@ -62,6 +63,7 @@ class Durability:
             and kept.parameters.shape == state.parameters.shape
             and len(kept.slots) == len(state.optimizer.slots)
             and kept.updates <= work.plan.update_count
+            and (watch.rule is None or len(kept.losses) == kept.updates // work.plan.batch_count)
         )
         if not fits:
             raise CheckpointError(
@@ -70,18 +72,21 @@ class Durability:
                 remedy="Name another file, or remove it to begin anew.",
             )
         state.restore(kept.parameters, kept.slots, kept.updates)
+        watch.losses, watch.best = list(kept.losses), kept.best
         return kept.updates
 
-    def applied(self, work: Work, update: Update, state: MasterState) -> None:
+    def applied(self, work: Work, update: Update, state: MasterState, watch: StopWatch) -> None:
         """Write the checkpoint if it is due after this update."""
         if self.checkpoint is None:
             return
         done = update.index + 1
         due = update.ends_epoch if self.every == "epoch" else done % self.every == 0
-        if due or done == work.plan.update_count:
+        if due or done == work.plan.update_count or (update.ends_epoch and watch.over()):
+            losses = tuple(watch.losses) if watch.rule is not None else ()
+            slots = state.optimizer.slots
             save_checkpoint(
                 self.checkpoint,
-                Checkpoint(work.case.work_id, done, state.parameters, state.optimizer.slots),
+                Checkpoint(work.case.work_id, done, state.parameters, slots, losses, watch.best),
             )
 
 

@@ -77,6 +77,8 @@ class TrialEnded:
     reason: str
     native_fit_ns: int | None
     test_accuracy: float | None
+    stopped_after: int | None = None
+    """Epochs after which validation ended the training early; None: it was not stopped."""
 
 
 Event = SuiteStarted | TrialStarted | StageEntered | UpdateDone | EpochValidated | TrialEnded

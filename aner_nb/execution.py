@@ -34,7 +34,6 @@ from aner_nb.ranks import RankHost, Ranks, open_inline_ranks
 from aner_nb.receipts import (
     Check,
     Clocks,
-    Counts,
     Fingerprints,
     RankCostRecord,
     RestartRecord,
@@ -43,17 +42,20 @@ from aner_nb.receipts import (
 )
 from aner_nb.recording import (
     cost_records,
+    count_record,
     epoch_records,
     evaluation_record,
     failure_of,
     noise_record,
     rank_record,
     status_of,
+    stopping_record,
     summarise_phases,
 )
 from aner_nb.sources import fingerprint
+from aner_nb.stopping import StopWatch
 from aner_nb.trial import Trial
-from aner_nb.work import Work, make_setups, make_work, with_ranks
+from aner_nb.work import Work, make_setups, make_work, shaping_of, with_ranks
 
 DEADLINE_SECONDS: Final = 60.0
 MAX_RESTARTS: Final = 10
@@ -144,6 +146,7 @@ class _TrialRun:
         self._work, self._durations = make_work(case)
         self._ranks: Ranks | None = None
         self._record: Record | None = None
+        self._watch = StopWatch(case.stop_early)
         self._state: MasterState | None = None
         self._initial = ""
         self._test: Evaluation | None = None
@@ -183,8 +186,10 @@ class _TrialRun:
     def _stages(self, cluster: RankHost | None, deadline_seconds: float, wrap: Wrap | None) -> None:
         initial = self._work.model.initial(self._case.seed)
         self._initial = fingerprint(initial)
-        self._state = MasterState(initial, self._case.optimizer)
-        self._record = make_record(self._work.plan, self._durability.restore(self._work, self._state))
+        self._state = MasterState(initial, self._case.optimizer, shaping_of(self._work))
+        self._record = make_record(
+            self._work.plan, self._durability.restore(self._work, self._state, self._watch)
+        )
         self._durations |= {"placement_ns": 0, "calibration_ns": 0}
         if self._case.balance == "auto" and self._case.is_group and cluster is not None:
             self._balance(cluster)
@@ -221,6 +226,7 @@ class _TrialRun:
             self.emit(StageEntered("testing"))
             testing = time.perf_counter_ns()
             assert self._state is not None
+            self._watch.restore_best(self._state.parameters)
             self._test = self._evaluate(self._state.parameters, self._work.data.test)
             closing = time.perf_counter_ns()
             self._durations["test_ns"] = closing - testing
@@ -274,12 +280,15 @@ class _TrialRun:
 
         def evaluate_epoch(parameters: NDArray[np.float64]) -> Evaluation:
             check()
-            return self._evaluate(parameters, work.data.validation)
+            evaluation = self._evaluate(parameters, work.data.validation)
+            self._watch.validated(evaluation.loss, parameters)
+            return evaluation
 
         def applied(update: Update) -> None:
-            self._durability.applied(work, update, state)
+            self._durability.applied(work, update, state, self._watch)
 
-        train(work.plan, state, collective, evaluate_epoch, self.emit, record, applied)
+        over = self._watch.over
+        train(work.plan, state, collective, evaluate_epoch, self.emit, record, applied, over)
 
     def _evaluate(self, parameters: NDArray[np.float64], rows: Rows) -> Evaluation:
         return evaluate(self._work.model, parameters, rows.features, rows.targets, pool=self._evaluators)
@@ -295,7 +304,7 @@ class _TrialRun:
         finished = ranks is not None and bool(ranks.closing) and error is None
         if finished:
             assert ranks is not None and self._record is not None and self._state is not None
-            checks = fixed_checks(self._work, ranks, self._record, self._state)
+            checks = fixed_checks(self._work, ranks, self._record, self._state, self._watch)
             broken = [check for check in checks if not check.passed]
             if broken:
                 error = ContractBroken(f"{broken[0].name}: {broken[0].detail}.")
@@ -312,7 +321,7 @@ class _TrialRun:
             restarts=tuple(self._restarts),
             reduction=self._reduction,
             tail_rule=TAIL_RULE,
-            counts=self._counts(),
+            counts=count_record(self._work, self._record),
             noise=noise_record(self._noise, dropped),
             checks=checks,
             coordinator_rss_high_water_bytes=machine.rss_high_water_bytes(),
@@ -323,21 +332,6 @@ class _TrialRun:
         )
         kept = self._state.parameters if finished and self._state is not None else None
         return Trial(receipt, self._record, kept, self._work, error)
-
-    def _counts(self) -> Counts:
-        plan, data = self._work.plan, self._work.data
-        record = self._record
-        return Counts(
-            parameters=self._work.model.layout.size,
-            train_rows=plan.train_rows,
-            validation_rows=len(data.validation.features),
-            test_rows=len(data.test.features),
-            batches=plan.batch_count,
-            planned_updates=plan.update_count,
-            updates=record.updates - record.first if record else 0,
-            planned_rows=plan.row_count,
-            rows=int(record.rows.sum()) if record else 0,
-        )
 
     def _observed(self) -> dict[str, Any]:
         """Return what is known as soon as training has begun."""
@@ -374,6 +368,7 @@ class _TrialRun:
                 initial_parameters=self._initial,
                 final_parameters=fingerprint(state.parameters),
             ),
+            "stopping": stopping_record(self._watch, self._work.plan.epochs),
             "test": evaluation_record(test),
             "ranks": rank_records,
             "largest_rank": int(np.argmax(sizes)),
@@ -390,4 +385,5 @@ def _ended(trial: Trial) -> TrialEnded:
         str(trial.error or ""),
         receipt.clocks.native_fit_ns if receipt.clocks else None,
         receipt.test.accuracy if receipt.test else None,
+        receipt.stopping.epochs if receipt.stopping and receipt.stopping.stopped else None,
     )

@@ -11,13 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aner_nb.case import Case, Dense, Dtype, Placement
+from aner_nb.case import Case, Dtype, Placement
 from aner_nb.collectives.base import AbstractCollective, Exchange
 from aner_nb.data import DataSpec
+from aner_nb.dropout import make_masks
 from aner_nb.errors import CaseError
 from aner_nb.events import Subscriber
 from aner_nb.execution import Wrap, run
-from aner_nb.model import Evaluation, evaluate, forward, gradient_sum, operations
+from aner_nb.layers import Layer
+from aner_nb.model import Evaluation, Masks, evaluate, forward, gradient_sum, operations
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
@@ -140,6 +142,14 @@ class _ReferenceCollective(AbstractCollective):
     def rank_count(self) -> int:
         return self._inner.rank_count
 
+    def _masks(self, update: Update) -> Masks:
+        work = self._work
+        masks = make_masks(work.model.layers, work.model.features, work.plan.seed)
+        if masks is None:
+            return ()
+        rows = [work.plan.partition(rank)[slice(*block)] for rank, block in enumerate(update.shards)]
+        return masks.draw(update.index, np.concatenate(rows))
+
     def exchange(self, update: Update) -> Exchange:
         exchange = self._inner.exchange(update)
         pieces = [
@@ -150,7 +160,12 @@ class _ReferenceCollective(AbstractCollective):
         targets = np.concatenate([piece[1] for piece in pieces])
         parameters = self.wire.astype(np.float64)
         loss = gradient_sum(
-            self._work.model, parameters, features.astype(np.float64), targets, self._gradient
+            self._work.model,
+            parameters,
+            features.astype(np.float64),
+            targets,
+            self._gradient,
+            self._masks(update),
         )
         exchange.sum_into(slice(None), self._total)
         difference = np.abs(self._total - self._gradient).max() / update.rows
@@ -169,7 +184,7 @@ class _ReferenceCollective(AbstractCollective):
 
 def fit(
     data: DataSpec,
-    layers: Sequence[int | Dense],
+    layers: Sequence[int | Layer],
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -214,7 +229,7 @@ def fit(
 
 def develop(
     data: DataSpec,
-    layers: Sequence[int | Dense],
+    layers: Sequence[int | Layer],
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -259,7 +274,7 @@ class DenseNetwork:
     >>> fitted = Flowers().fit(iris(), ranks=["cpu:1"])  # doctest: +SKIP
     """
 
-    layers: ClassVar[Sequence[int | Dense]] = ()
+    layers: ClassVar[Sequence[int | Layer]] = ()
     batch: ClassVar[int] = 32
     epochs: ClassVar[int] = 40
     optimizer: ClassVar[OptimizerSpec] = SGD()
@@ -289,7 +304,7 @@ class DenseNetwork:
 def _case(
     name: str,
     data: DataSpec,
-    layers: Sequence[int | Dense],
+    layers: Sequence[int | Layer],
     batch: int,
     epochs: int,
     optimizer: OptimizerSpec | None,

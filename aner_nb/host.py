@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from aner_nb import machine
 from aner_nb.backends.base import AbstractGradientFunction, Partition
-from aner_nb.case import Dense, Placement
+from aner_nb.case import Placement
 from aner_nb.channels.frames import Kind
 from aner_nb.channels.shared_memory import aligned_wire, receive_arena
 from aner_nb.channels.socket import Invitation, connect
 from aner_nb.channels.stream import FrameStream, StreamRankEnd
+from aner_nb.dropout import RowMasks, make_masks
 from aner_nb.errors import AnerError, RankLost
 from aner_nb.model import Model
 from aner_nb.plan import Plan
@@ -57,20 +58,18 @@ class RankSetup:
         return {
             **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
             "placement": dataclasses.asdict(self.placement),
-            "model": dataclasses.asdict(self.model),
+            "model": self.model.to_record(),
             "plan": dataclasses.asdict(self.plan),
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> RankSetup:
         """Read the set-up back."""
-        model, plan = record["model"], record["plan"]
+        plan = record["plan"]
         values: dict[str, Any] = {
             **record,
             "placement": Placement(**record["placement"]),
-            "model": Model(
-                model["features"], tuple(Dense(**layer) for layer in model["layers"]), model["loss"]
-            ),
+            "model": Model.from_record(record["model"]),
             "plan": Plan(**dict(plan, weights=tuple(plan["weights"]))),
             "blocks": tuple((int(start), int(stop)) for start, stop in record["blocks"]),
         }
@@ -102,10 +101,11 @@ def open_gradient(setup: RankSetup, partition: Partition) -> AbstractGradientFun
     BackendUnavailable
         If the backend cannot run here.
     """
+    draw = _row_masks(setup)
     if setup.placement.backend == "numpy":
         from aner_nb.backends.numpy import NumpyGradientFunction
 
-        return NumpyGradientFunction(setup.model, partition)
+        return NumpyGradientFunction(setup.model, partition, draw)
     from aner_nb.backends.tensorflow import TensorflowGradientFunction
 
     return TensorflowGradientFunction(
@@ -114,7 +114,17 @@ def open_gradient(setup: RankSetup, partition: Partition) -> AbstractGradientFun
         setup.placement,
         blocks=setup.blocks,
         resident=setup.resident,
+        draw=draw,
     )
+
+
+def _row_masks(setup: RankSetup) -> RowMasks | None:
+    """Return what draws the masks for the rank's rows, which it numbers by the plan; None: nothing is dropped."""
+    masks = make_masks(setup.model.layers, setup.model.features, setup.plan.seed)
+    if masks is None:
+        return None
+    # A calibration lets every rank hold a whole batch, to time it: any numbers will do for that.
+    return RowMasks(masks, np.resize(setup.plan.partition(setup.rank), setup.rows))
 
 
 def host_rank(invitation: dict[str, Any]) -> None:

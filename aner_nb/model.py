@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from aner_nb.case import Activation, Case, Dense, Loss
+from aner_nb.case import Case, Loss
 from aner_nb.counter import uniform
 from aner_nb.errors import CaseError
+from aner_nb.layers import Dense, Dropout, Layer, LayerNorm, layer_from_record, layer_to_record
 
 Array = NDArray[np.floating]
 Labels = NDArray[Any]
 """(rows,) whole-number classes, or (rows, outputs) numbers."""
+Masks = Sequence[NDArray[np.bool_]]
+"""(rows, units) of each Dropout layer: whether a unit is kept."""
 
 _EVALUATION_ROWS: Final = 512
 _EVALUATORS: Final = 2
@@ -60,30 +63,81 @@ class Model:
     """A Dense stack and its loss."""
 
     features: int
-    layers: tuple[Dense, ...]
+    layers: tuple[Layer, ...]
     loss: Loss
+    class_weights: tuple[float, ...] = ()
+    """What a row counts in the training loss, by class; empty: every row counts 1."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of the rows, and units of each layer's output."""
+        widths = [self.features]
+        for layer in self.layers:
+            widths.append(layer.units if isinstance(layer, Dense) else widths[-1])
+        return tuple(widths)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """For each layer the place of its first array in the layout."""
+        arrays = [0 if isinstance(layer, Dropout) else 2 for layer in self.layers]
+        return tuple(sum(arrays[:index]) for index in range(len(arrays)))
 
     @property
     def layout(self) -> Layout:
         """The layout of the parameters."""
         shapes: list[tuple[int, ...]] = []
-        inputs = self.features
-        for layer in self.layers:
-            shapes += [(inputs, layer.units), (layer.units,)]
-            inputs = layer.units
+        for layer, inputs in zip(self.layers, self.widths, strict=False):
+            if isinstance(layer, Dense):
+                shapes += [(inputs, layer.units), (layer.units,)]
+            elif isinstance(layer, LayerNorm):
+                shapes += [(inputs,), (inputs,)]
         return Layout(tuple(shapes))
 
     def initial(self, seed: int) -> NDArray[np.float64]:
-        """Return the initial flat vector, float64, shape (parameters,); equal on every platform."""
+        """Return the initial flat vector, float64, shape (parameters,); equal on every platform.
+
+        Weights don't depend on the Dropout and LayerNorm layers between them.
+        """
         layout = self.layout
         vector = np.zeros(layout.size)
         views = layout.views(vector)
-        for index, layer in enumerate(self.layers):
-            inputs, units = layout.shapes[2 * index]
-            limit = _INITIALISER_LIMIT[layer.initialiser](inputs, units)
-            drawn = uniform(seed, f"weights of layer {index}", (inputs, units))
-            views[2 * index][:] = (2.0 * drawn - 1.0) * limit
+        number = 0
+        for place, layer in zip(self.places, self.layers, strict=True):
+            if isinstance(layer, LayerNorm):
+                views[place][:] = 1.0
+            elif isinstance(layer, Dense):
+                inputs, units = layout.shapes[place]
+                limit = _INITIALISER_LIMIT[layer.initialiser](inputs, units)
+                drawn = uniform(seed, f"weights of layer {number}", (inputs, units))
+                views[place][:] = (2.0 * drawn - 1.0) * limit
+                number += 1
         return vector
+
+    def l2(self) -> NDArray[np.float64] | None:
+        """Return what each parameter's square counts in the loss, shape (parameters,); None: nothing."""
+        if not any(isinstance(layer, Dense) and layer.l2 for layer in self.layers):
+            return None
+        vector = np.zeros(self.layout.size)
+        views = self.layout.views(vector)
+        for place, layer in zip(self.places, self.layers, strict=True):
+            if isinstance(layer, Dense):
+                views[place][:] = layer.l2
+        return vector
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the stack as plain JSON values."""
+        return {
+            "features": self.features,
+            "layers": [layer_to_record(layer) for layer in self.layers],
+            "loss": self.loss,
+            "class_weights": list(self.class_weights),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Model:
+        """Read the stack back."""
+        layers = [cast("Layer", layer_from_record(layer, "model")) for layer in record["layers"]]
+        return cls(record["features"], tuple(layers), record["loss"], tuple(record["class_weights"]))
 
 
 _INITIALISER_LIMIT: Final[dict[str, Callable[[int, int], float]]] = {
@@ -111,7 +165,7 @@ def make_model(case: Case, *, features: int, outputs: int, task: str) -> Model:
             where=f"{where}: loss",
             remedy=f"Write {natural}, or leave the field out.",
         )
-    last = case.dense_layers[-1]
+    last = cast("Dense", case.stack[-1])
     if last.units != outputs:
         what = "classes" if task == "classification" else "target columns"
         raise CaseError(
@@ -125,7 +179,7 @@ def make_model(case: Case, *, features: int, outputs: int, task: str) -> Model:
             where=f"{where}: layers",
             remedy="Leave the last activation out, or write linear.",
         )
-    return Model(features, case.dense_layers, loss)
+    return Model(features, case.stack, loss)
 
 
 # Activations: value from z, and derivative from the value (so that z need not be kept).
@@ -144,18 +198,55 @@ _ACTIVATIONS: Final[dict[str, tuple[Callable[[Array], Array], Callable[[Array], 
 }
 
 
-def forward(model: Model, parameters: Array, features: Array) -> list[Array]:
-    """Return the input and every layer's output, each (rows, units), in the parameters' dtype."""
+def _normalized(layer: LayerNorm, features: Array) -> tuple[Array, Array]:
+    """Return the rows with mean 0 and variance 1 over their units, and what they were multiplied by for it."""
+    centred = features - features.mean(axis=1, keepdims=True)
+    variance = np.mean(centred * centred, axis=1, keepdims=True)
+    inverse = 1.0 / np.sqrt(variance + variance.dtype.type(layer.epsilon))
+    return centred * inverse, inverse
+
+
+def kept(layer: Dropout, mask: NDArray[np.bool_], dtype: np.dtype[Any]) -> Array:
+    """Return what a Dropout layer multiplies its units by, shape (rows, units)."""
+    return mask.astype(dtype) * dtype.type(layer.scale)
+
+
+def forward(model: Model, parameters: Array, features: Array, masks: Masks | None = None) -> list[Array]:
+    """Return the input and every layer's output, each (rows, units), in the parameters' dtype.
+
+    Parameters
+    ----------
+    masks
+        One for each Dropout layer, while training; None: nothing is dropped.
+    """
     views = model.layout.views(parameters)
     outputs = [features]
-    for index, layer in enumerate(model.layers):
-        activation: Activation = layer.activation or "linear"
-        z = outputs[-1] @ views[2 * index] + views[2 * index + 1]
-        outputs.append(_ACTIVATIONS[activation][0](z))
+    for place, layer, drawn in zip(model.places, model.layers, _by_layer(model, masks), strict=True):
+        inputs = outputs[-1]
+        match layer:
+            case Dense():
+                z = inputs @ views[place] + views[place + 1]
+                outputs.append(_ACTIVATIONS[layer.activation or "linear"][0](z))
+            case LayerNorm():
+                outputs.append(_normalized(layer, inputs)[0] * views[place] + views[place + 1])
+            case Dropout():
+                outputs.append(inputs if drawn is None else inputs * kept(layer, drawn, inputs.dtype))
     return outputs
 
 
-def _loss_and_slope(model: Model, output: Array, targets: Labels) -> tuple[float, Array]:
+def _by_layer(model: Model, masks: Masks | None) -> list[NDArray[np.bool_] | None]:
+    """Return each layer's mask; None for all but Dropout layers, and for all without masks."""
+    found: list[NDArray[np.bool_] | None] = [None] * len(model.layers)
+    if masks is not None:
+        places = [index for index, layer in enumerate(model.layers) if isinstance(layer, Dropout)]
+        for index, mask in zip(places, masks, strict=True):
+            found[index] = mask
+    return found
+
+
+def _loss_and_slope(
+    model: Model, output: Array, targets: Labels, class_weights: tuple[float, ...] = ()
+) -> tuple[float, Array]:
     """Return the loss summed over the rows, and its derivative by the last layer's output."""
     if model.loss == "mean_squared_error":
         difference = output - targets
@@ -165,29 +256,55 @@ def _loss_and_slope(model: Model, output: Array, targets: Labels) -> tuple[float
     exponents = np.exp(shifted)
     totals = exponents.sum(axis=1, keepdims=True)
     rows = np.arange(len(output))
-    loss = float(np.sum(np.log(totals[:, 0]) - shifted[rows, targets]))
+    losses = np.log(totals[:, 0]) - shifted[rows, targets]
     slope = exponents / totals
     slope[rows, targets] -= 1.0
-    return loss, slope
+    if class_weights:
+        weights = np.array(class_weights, output.dtype)[targets]
+        losses = losses * weights
+        slope *= weights[:, np.newaxis]
+    return float(np.sum(losses)), slope
 
 
-def gradient_sum(model: Model, parameters: Array, features: Array, targets: Labels, out: Array) -> float:
+def gradient_sum(
+    model: Model, parameters: Array, features: Array, targets: Labels, out: Array, masks: Masks = ()
+) -> float:
     """Write the gradient summed over the rows into `out`, shape (parameters,); return the loss sum.
 
     Computed in the dtype of `parameters`; `out` is float64. Zero rows give zeros.
+
+    Parameters
+    ----------
+    masks
+        One for each Dropout layer.
     """
-    outputs = forward(model, parameters, features)
-    loss, slope = _loss_and_slope(model, outputs[-1], targets)
+    outputs = forward(model, parameters, features, masks)
+    loss, slope = _loss_and_slope(model, outputs[-1], targets, model.class_weights)
     weights = model.layout.views(parameters)
     gradients = model.layout.views(out)
+    drawn = _by_layer(model, masks)
     for index in reversed(range(len(model.layers))):
-        activation = model.layers[index].activation or "linear"
-        if activation != "linear":
-            slope = slope * _ACTIVATIONS[activation][1](outputs[index + 1])
-        gradients[2 * index][:] = outputs[index].T @ slope
-        gradients[2 * index + 1][:] = slope.sum(axis=0)
-        if index:
-            slope = slope @ weights[2 * index].T
+        layer, place, inputs = model.layers[index], model.places[index], outputs[index]
+        match layer:
+            case Dense():
+                activation = layer.activation or "linear"
+                if activation != "linear":
+                    slope = slope * _ACTIVATIONS[activation][1](outputs[index + 1])
+                gradients[place][:] = inputs.T @ slope
+                gradients[place + 1][:] = slope.sum(axis=0)
+                if index:
+                    slope = slope @ weights[place].T
+            case LayerNorm():
+                unit, inverse = _normalized(layer, inputs)
+                gradients[place][:] = (slope * unit).sum(axis=0)
+                gradients[place + 1][:] = slope.sum(axis=0)
+                scaled = slope * weights[place]
+                along = np.mean(scaled * unit, axis=1, keepdims=True)
+                slope = (scaled - scaled.mean(axis=1, keepdims=True) - unit * along) * inverse
+            case Dropout():
+                mask = drawn[index]
+                assert mask is not None
+                slope = slope * kept(layer, mask, slope.dtype)
     return loss
 
 
@@ -195,16 +312,25 @@ def operations(model: Model) -> tuple[str, ...]:
     """Return the names of the reference graph's operations, in the order in which they run."""
     names: list[str] = []
     for index, layer in enumerate(model.layers):
-        names += [f"dense_{index}/matmul", f"dense_{index}/bias_add"]
-        if layer.activation != "linear":
-            names.append(f"dense_{index}/{layer.activation}")
+        match layer:
+            case Dense():
+                names += [f"dense_{index}/matmul", f"dense_{index}/bias_add"]
+                if layer.activation != "linear":
+                    names.append(f"dense_{index}/{layer.activation}")
+            case LayerNorm() | Dropout():
+                names.append(f"{layer.kind}_{index}")
     names += [model.loss, f"{model.loss}/gradient"]
     for index in reversed(range(len(model.layers))):
-        if model.layers[index].activation != "linear":
-            names.append(f"dense_{index}/{model.layers[index].activation}/gradient")
-        names += [f"dense_{index}/matmul/weights_gradient", f"dense_{index}/bias_add/gradient"]
-        if index:
-            names.append(f"dense_{index}/matmul/input_gradient")
+        layer = model.layers[index]
+        match layer:
+            case Dense():
+                if layer.activation != "linear":
+                    names.append(f"dense_{index}/{layer.activation}/gradient")
+                names += [f"dense_{index}/matmul/weights_gradient", f"dense_{index}/bias_add/gradient"]
+                if index:
+                    names.append(f"dense_{index}/matmul/input_gradient")
+            case LayerNorm() | Dropout():
+                names.append(f"{layer.kind}_{index}/gradient")
     return tuple(names)
 
 

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aner_nb.errors import CaseError
+from aner_nb.records import TINY, hold_numbers, hold_truth, of_kind
+from aner_nb.schedules import LearningRate, Schedule, rate_of, schedule_from_record, schedule_to_record
 
 Vector = NDArray[np.float64]
 """A flat float64 vector, shape (parameters,)."""
-
-
-_TINY: Final = 5e-324
-"""The least number above 0."""
 
 
 @dataclass(slots=True)
@@ -41,29 +37,41 @@ class OptimizerState:
         return OptimizerState(self.count, tuple(slot[block] for slot in self.slots), self.scratch[block])
 
 
+class _Optimizer:
+    """What all optimizers share: how they are written down."""
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the description as plain JSON values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        rate: LearningRate = values["learning_rate"]
+        return {
+            "kind": self.kind,
+            **values,
+            "learning_rate": schedule_to_record(rate) if isinstance(rate, Schedule) else rate,
+        }
+
+
 @dataclass(frozen=True, slots=True)
-class SGD:
+class SGD(_Optimizer):
     """Gradient descent, with optional momentum as in Keras: v = m·v - r·g; p = p + v.
 
     With ``nesterov``: p = p + m·v - r·g, after v was renewed.
     """
 
-    learning_rate: float = 0.01
+    kind: ClassVar[str] = "sgd"
+
+    learning_rate: LearningRate = 0.01
+    """A number, or a schedule from `schedules`."""
     momentum: float = 0.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, learning_rate=(_TINY, math.inf), momentum=(0.0, 1.0))
-        if not isinstance(self.nesterov, bool):
-            raise CaseError(
-                f"{self.nesterov!r} is neither true nor false.",
-                where="optimizer.nesterov",
-                remedy="Write true or false, without quotation marks.",
-            )
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the description as plain JSON values."""
-        return {"kind": "sgd", **dataclasses.asdict(self)}
+        _hold(self, momentum=(0.0, 1.0))
+        hold_truth(self, "optimizer.", "nesterov")
 
     def init(self, size: int) -> OptimizerState:
         """Return the state before the first update of `size` parameters."""
@@ -75,7 +83,7 @@ class SGD:
 
         Elementwise: a block of the parameters, with `OptimizerState.block`, gives the block of the result.
         """
-        step = np.multiply(gradient, self.learning_rate, out=state.scratch)
+        step = np.multiply(gradient, rate_of(self.learning_rate, state.count - 1), out=state.scratch)
         if not state.slots:
             parameters -= step
             return
@@ -90,26 +98,19 @@ class SGD:
 
 
 @dataclass(frozen=True, slots=True)
-class Adam:
+class Adam(_Optimizer):
     """Adam (Kingma and Ba, 2015, algorithm 1, in the folded form of its section 2, as Keras has it)."""
 
-    learning_rate: float = 0.001
+    kind: ClassVar[str] = "adam"
+
+    learning_rate: LearningRate = 0.001
+    """A number, or a schedule from `schedules`."""
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
-        _check(
-            self,
-            learning_rate=(_TINY, math.inf),
-            beta_1=(0.0, 1.0),
-            beta_2=(0.0, 1.0),
-            epsilon=(_TINY, math.inf),
-        )
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the description as plain JSON values."""
-        return {"kind": "adam", **dataclasses.asdict(self)}
+        _hold(self, beta_1=(0.0, 1.0), beta_2=(0.0, 1.0), epsilon=(TINY, math.inf))
 
     def init(self, size: int) -> OptimizerState:
         """Return the state before the first update of `size` parameters."""
@@ -132,12 +133,115 @@ class Adam:
         np.sqrt(second, out=work)
         work += self.epsilon
         np.divide(first, work, out=work)
-        work *= self.learning_rate * correction
+        work *= rate_of(self.learning_rate, state.count - 1) * correction
         parameters -= work
 
 
-OptimizerSpec = SGD | Adam
-OPTIMIZERS: Final[Mapping[str, type[SGD | Adam]]] = {"sgd": SGD, "adam": Adam}
+@dataclass(frozen=True, slots=True)
+class AdamW(_Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as Keras has it.
+
+    Before Adam's step, p = p - p·w·r: with the rate of the update, and all parameters, biases too.
+    """
+
+    kind: ClassVar[str] = "adamw"
+
+    learning_rate: LearningRate = 0.001
+    """A number, or a schedule from `schedules`."""
+    weight_decay: float = 0.004
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        _hold(
+            self,
+            weight_decay=(0.0, math.inf),
+            beta_1=(0.0, 1.0),
+            beta_2=(0.0, 1.0),
+            epsilon=(TINY, math.inf),
+        )
+
+    def init(self, size: int) -> OptimizerState:
+        """Return the state before the first update of `size` parameters."""
+        return self._adam.init(size)
+
+    def update(self, parameters: Vector, gradient: Vector, state: OptimizerState) -> None:
+        """Apply update number ``state.count`` in place; `gradient` is the mean over the global batch.
+
+        Elementwise: a block of the parameters, with `OptimizerState.block`, gives the block of the result.
+        """
+        decay = np.multiply(parameters, self.weight_decay, out=state.scratch)
+        decay *= rate_of(self.learning_rate, state.count - 1)
+        parameters -= decay
+        self._adam.update(parameters, gradient, state)
+
+    @property
+    def _adam(self) -> Adam:
+        return Adam(self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class RMSprop(_Optimizer):
+    """RMSprop (Hinton, 2012), plain, with momentum, or centered, as Keras has it.
+
+    s = ρ·s + (1-ρ)·g²; step = r·g / √(s + ε), where ``centered`` takes a² off s, a being g averaged alike. With
+    momentum: v = m·v + step; p = p - v.
+    """
+
+    kind: ClassVar[str] = "rmsprop"
+
+    learning_rate: LearningRate = 0.001
+    """A number, or a schedule from `schedules`."""
+    rho: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-7
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        _hold(self, rho=(0.0, 1.0), momentum=(0.0, 1.0), epsilon=(TINY, math.inf))
+        hold_truth(self, "optimizer.", "centered")
+
+    def init(self, size: int) -> OptimizerState:
+        """Return the state before the first update of `size` parameters."""
+        slots = 1 + (self.momentum > 0) + self.centered
+        return OptimizerState(0, tuple(np.zeros(size) for _ in range(slots)), np.empty(size))
+
+    def update(self, parameters: Vector, gradient: Vector, state: OptimizerState) -> None:
+        """Apply update number ``state.count`` in place; `gradient` is the mean over the global batch.
+
+        Elementwise: a block of the parameters, with `OptimizerState.block`, gives the block of the result.
+        """
+        square, *others = state.slots
+        work = np.multiply(gradient, gradient, out=state.scratch)
+        work *= 1 - self.rho
+        square *= self.rho
+        square += work
+        if self.centered:
+            average = others[-1]
+            average *= self.rho
+            average += np.multiply(gradient, 1 - self.rho, out=work)
+            np.multiply(average, average, out=work)
+            np.subtract(square, work, out=work)
+            work += self.epsilon
+        else:
+            np.add(square, self.epsilon, out=work)
+        np.sqrt(work, out=work)
+        np.divide(gradient, work, out=work)
+        work *= rate_of(self.learning_rate, state.count - 1)
+        if self.momentum:
+            velocity = others[0]
+            velocity *= self.momentum
+            velocity += work
+            parameters -= velocity
+        else:
+            parameters -= work
+
+
+OptimizerSpec = SGD | Adam | AdamW | RMSprop
+OPTIMIZERS: Final[Mapping[str, type[OptimizerSpec]]] = {
+    chosen.kind: chosen for chosen in (SGD, Adam, AdamW, RMSprop)
+}
 
 
 def optimizer_from_record(record: object, where: str = "optimizer") -> OptimizerSpec:
@@ -150,33 +254,15 @@ def optimizer_from_record(record: object, where: str = "optimizer") -> Optimizer
     """
     if isinstance(record, str):
         record = {"kind": record}
-    values = dict(cast("Mapping[str, Any]", record)) if isinstance(record, Mapping) else {}
-    kind = values.pop("kind", None)
-    if not isinstance(kind, str) or kind not in OPTIMIZERS:
-        raise CaseError(
-            f"{record!r} names no optimizer.",
-            where=where,
-            remedy=f"Give 'kind' as one of {', '.join(OPTIMIZERS)}, for example "
-            "{kind: sgd, learning_rate: 0.05}.",
-        )
-    chosen = OPTIMIZERS[kind]
-    known = [field.name for field in dataclasses.fields(chosen)]
-    unknown = sorted(set(map(str, values)) - set(known))
-    if unknown:
-        raise CaseError(f"{kind} has no {unknown[0]!r}.", where=where, remedy=f"It takes {', '.join(known)}.")
-    return chosen(**values)
+    if isinstance(record, Mapping) and isinstance(record.get("learning_rate"), Mapping):
+        schedule = schedule_from_record(record["learning_rate"], f"{where}.learning_rate")
+        record = {**record, "learning_rate": schedule}
+    return of_kind(
+        record, OPTIMIZERS, where=where, what="optimizer", example="{kind: sgd, learning_rate: 0.05}"
+    )
 
 
-def _check(optimizer: SGD | Adam, **bounds: tuple[float, float]) -> None:
-    """Hold the fields to ``low <= value < high``; whole numbers become floats: equal values have one record."""
-    for name, (low, high) in bounds.items():
-        value: object = getattr(optimizer, name)
-        number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-        if not low <= number < min(high, sys.float_info.max):
-            raise CaseError(
-                f"{value!r} is out of range.",
-                where=f"optimizer.{name}",
-                remedy=("Give a finite number above 0" if low else "Give a finite number of at least 0")
-                + (f" and below {high:g}." if math.isfinite(high) else "."),
-            )
-        object.__setattr__(optimizer, name, float(number) + 0.0)  # of -0.0 it makes 0.0
+def _hold(optimizer: OptimizerSpec, **bounds: tuple[float, float]) -> None:
+    if not isinstance(optimizer.learning_rate, Schedule):
+        bounds["learning_rate"] = (TINY, math.inf)
+    hold_numbers(optimizer, "optimizer.", **bounds)

@@ -136,6 +136,8 @@ class Progress:
     def _end(self, current: CurrentTrial, event: TrialEnded) -> None:
         current.ended = event
         current.stage = event.status.replace("_", " ")
+        if event.stopped_after is not None:
+            current.stage += f", stopped early after {event.stopped_after} epochs"
         status = cast("SlotStatus", event.status)
         if self._running is not None:
             self._mark(self._running, status)

@@ -42,7 +42,7 @@ def serve(
             raise ContractBroken(
                 f"update {update} asks for rows {block[0]} to {block[1]}; the rank holds {rows}."
             )
-        end.give(update, gradient(parameters, block, end.slot))
+        end.give(update, gradient(parameters, block, end.slot, update))
         served += 1
         replied(update)
     return served

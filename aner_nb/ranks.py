@@ -102,7 +102,7 @@ def _inline_compute(
         parameters: NDArray[np.floating],
         out: NDArray[np.float64],
     ) -> GradientSum:
-        part = hosted.gradient(parameters, block, out)
+        part = hosted.gradient(parameters, block, out, update)
         hosted.replied(update)
         return part
 

@@ -57,9 +57,11 @@ class Counts(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     validation_rows: Annotated[int, fact("Validation rows.")]
     test_rows: Annotated[int, fact("Test rows.")]
     batches: Annotated[int, fact("Global batches of an epoch.")]
-    planned_updates: Annotated[int, fact("Updates that the plan has.")]
+    planned_updates: Annotated[int, fact("Updates that the plan has, if it is not stopped early.")]
     updates: Annotated[int, fact("Updates applied.")]
-    planned_rows: Annotated[int, fact("Rows that the plan lets produce gradients, over all epochs.")]
+    planned_rows: Annotated[
+        int, fact("Rows that the plan lets produce gradients, if it is not stopped early.")
+    ]
     rows: Annotated[int, fact("Rows that produced gradients, over all epochs.")]
 
 
@@ -79,7 +81,10 @@ class Fingerprints(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
 class EvaluationRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Loss and accuracy on one set of rows."""
 
-    loss: Annotated[float | None, fact("Mean loss over the rows; null where it is not finite.")]
+    loss: Annotated[
+        float | None,
+        fact("Mean loss over the rows, without L2 and class weights; null where it is not finite."),
+    ]
     accuracy: Annotated[float | None, fact("Share of rows classified rightly; null for regression.")]
 
 
@@ -89,11 +94,19 @@ class EpochRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     epoch: Annotated[int, fact("0 for the first.")]
     update: Annotated[int, fact("Updates applied by then.")]
     elapsed_ns: Annotated[int, fact("Since the first request.", "ns")]
-    loss: Annotated[float | None, fact("Mean loss over the validation rows; null where it is not finite.")]
+    loss: Annotated[
+        float | None,
+        fact(
+            "Mean loss over the validation rows, without L2 and class weights; null where it is not finite."
+        ),
+    ]
     accuracy: Annotated[float | None, fact("Share classified rightly; null for regression.")]
     train_loss: Annotated[
         float | None,
-        fact("Mean over the epoch's updates of the batch loss before the step; null where it is not finite."),
+        fact(
+            "Mean over the epoch's updates of the batch loss before the step, with L2 and class weights; null where "
+            "it is not finite."
+        ),
     ]
 
 
@@ -193,6 +206,15 @@ class RestartRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     placements: Annotated[tuple[str, ...], fact("The ranks from then on.")]
 
 
+class StoppingRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where training ended, of a case that may stop early; the counts of updates and rows are those until there."""
+
+    epochs: Annotated[int, fact("Epochs that were run.")]
+    stopped: Annotated[bool, fact("Whether that is before the last: the validation loss had ceased to fall.")]
+    best_epoch: Annotated[int, fact("With the best validation loss; 0 for the first.")]
+    restored: Annotated[bool, fact("Whether the final parameters are those after the best epoch.")]
+
+
 class TrialReceipt(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The record of one trial."""
 
@@ -224,6 +246,9 @@ class TrialReceipt(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     counts: Annotated[Counts | None, fact("Rows, batches, updates.")] = None
     fingerprints: Annotated[Fingerprints | None, fact("SHA-256 of data and parameters.")] = None
     validation: Annotated[tuple[EpochRecord, ...], fact("After each epoch.")] = ()
+    stopping: Annotated[
+        StoppingRecord | None, fact("Where training ended; null: the case always runs all epochs.")
+    ] = None
     test: Annotated[EvaluationRecord | None, fact("Once, at the end.")] = None
     ranks: Annotated[tuple[RankRecord, ...], fact("In rank order.")] = ()
     coordinator_phases: Annotated[dict[str, PhaseSummary], fact("Of an update, on the coordinator.")] = (

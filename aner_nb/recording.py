@@ -18,6 +18,7 @@ from aner_nb.machine import noise_sample
 from aner_nb.model import Evaluation
 from aner_nb.ranks import Ranks
 from aner_nb.receipts import (
+    Counts,
     EpochRecord,
     EvaluationRecord,
     FailureRecord,
@@ -28,7 +29,9 @@ from aner_nb.receipts import (
     RankCostRecord,
     RankRecord,
     Status,
+    StoppingRecord,
 )
+from aner_nb.stopping import StopWatch
 from aner_nb.work import Work, staging
 
 if TYPE_CHECKING:
@@ -63,6 +66,34 @@ def epoch_records(record: Record, updates_per_epoch: int) -> tuple[EpochRecord, 
             train_loss=_finite(float(record.loss[start : event.update].mean())),
         )
         for event, start in zip(record.validation, starts, strict=True)
+    )
+
+
+def stopping_record(watch: StopWatch, epochs: int) -> StoppingRecord | None:
+    """Return where a training of at most so many epochs ended; None: its case always runs all of them."""
+    if watch.rule is None:
+        return None
+    return StoppingRecord(
+        epochs=len(watch.losses),
+        stopped=len(watch.losses) < epochs,
+        best_epoch=watch.best_epoch,
+        restored=watch.best is not None,
+    )
+
+
+def count_record(work: Work, record: Record | None) -> Counts:
+    """Return what the plan has and what was done."""
+    plan, data = work.plan, work.data
+    return Counts(
+        parameters=work.model.layout.size,
+        train_rows=plan.train_rows,
+        validation_rows=len(data.validation.features),
+        test_rows=len(data.test.features),
+        batches=plan.batch_count,
+        planned_updates=plan.update_count,
+        updates=record.updates - record.first if record else 0,
+        planned_rows=plan.row_count,
+        rows=int(record.rows.sum()) if record else 0,
     )
 
 

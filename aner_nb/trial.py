@@ -39,6 +39,9 @@ class Trial:
             return f"{head}: {self.error or receipt.failure.reason}"
         if receipt.clocks is None or receipt.test is None or receipt.test.loss is None:
             return head
+        stopping = receipt.stopping
+        if stopping is not None and stopping.stopped:
+            head += f", stopped early after {stopping.epochs} epochs"
         accuracy = receipt.test.accuracy
         quality = f"test loss {receipt.test.loss:.4f}" if accuracy is None else f"test {accuracy:.2%}"
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Final
 from aner_nb.case import contract_id_of, work_id_of
 from aner_nb.plan import TAIL_RULE, Plan
 from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
+from aner_nb.stopping import early_stopping_from_record
 from aner_nb.suites import Schedule
 
 _MAX_SHOWN: Final = 500
@@ -107,35 +109,59 @@ def _count_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
     counts = receipt.counts
     assert counts is not None
     plan = _plan_of(receipt)
+    run = receipt.stopping.epochs if receipt.stopping else plan.epochs
     right = {
         "batches": plan.batch_count,
         "planned_updates": plan.update_count,
         "planned_rows": plan.row_count,
     }
     if not receipt.resumed_from:
-        right |= {"updates": plan.update_count, "rows": plan.row_count}
+        right |= {"updates": plan.batch_count * run, "rows": plan.train_rows * run}
     for name, value in right.items():
         if getattr(counts, name) != value:
             yield Finding(where, f"counts.{name}", f"is {getattr(counts, name)}; the plan has {value}")
     if sum(rank.rows for rank in receipt.ranks) != counts.rows:
         yield Finding(where, "ranks.rows", f"do not add up to counts.rows ({counts.rows})")
     if not (receipt.resumed_from or receipt.restarts):
-        for index, expected in enumerate(rows * plan.epochs for rows in plan.rank_rows()):
+        for index, expected in enumerate(rows * run for rows in plan.rank_rows()):
             if receipt.ranks[index].rows != expected:
                 yield Finding(where, f"ranks[{index}].rows", f"is not {expected}, its share by the weights")
     declared = [weight for _, weight in receipt.case["ranks"]]
     adjusted = receipt.calibration or receipt.restarts
     if not adjusted and [rank.weight for rank in receipt.ranks] != declared:
         yield Finding(where, "ranks.weight", "are not the case's weights")
-    epochs = plan.epochs - receipt.resumed_from // plan.batch_count
+    yield from _stopping_findings(where, receipt, plan.epochs)
+    epochs = run - receipt.resumed_from // plan.batch_count
     numbers = [record.epoch for record in receipt.validation]
-    if len(numbers) != epochs or numbers != list(range(plan.epochs - epochs, plan.epochs)):
+    if len(numbers) != epochs or numbers != list(range(run - epochs, run)):
         yield Finding(where, "validation", f"does not have one record for each of {epochs} epochs")
     for record in receipt.validation:
         if record.update != (record.epoch + 1) * plan.batch_count:
             yield Finding(where, "validation.update", "is not the end of its epoch")
     if receipt.tail_rule != TAIL_RULE:
         yield Finding(where, "tail_rule", "is not the declared rule")
+
+
+def _stopping_findings(where: str, receipt: TrialReceipt, planned: int) -> Iterator[Finding]:
+    """Decide once more, on the validation losses, where the training had to end."""
+    stopping, record = receipt.stopping, receipt.case.get("stop_early")
+    if (stopping is None) != (record is None):
+        yield Finding(where, "stopping", "does not fit the case, which says whether training may stop early")
+    if stopping is None or record is None:
+        return
+    rule = early_stopping_from_record(record, "stop_early")
+    if not 1 <= stopping.epochs <= planned or stopping.stopped != (stopping.epochs < planned):
+        yield Finding(where, "stopping.epochs", f"is {stopping.epochs}; the case has {planned}")
+    if stopping.restored != rule.restore_best:
+        yield Finding(where, "stopping.restored", "is not what the case says")
+    if receipt.resumed_from:
+        return  # the losses before are not in this receipt
+    losses = [math.nan if epoch.loss is None else epoch.loss for epoch in receipt.validation]
+    ends = [epoch for epoch in range(1, len(losses) + 1) if rule.stops(losses[:epoch])]
+    if stopping.epochs != (ends[0] if ends else planned):
+        yield Finding(where, "stopping.epochs", "is not where the validation losses end the training")
+    if losses and stopping.best_epoch != rule.best(losses):
+        yield Finding(where, "stopping.best_epoch", "is not the epoch with the best validation loss")
 
 
 def _clock_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:

@@ -7,6 +7,9 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from aner_nb.layers import layer_in_words
+from aner_nb.records import in_words
+
 _NANOSECONDS: Final = 1e9
 _QUIET: Final = "opacity:.75"
 _LEFT: Final = "text-align:left;vertical-align:top"
@@ -52,14 +55,12 @@ def case_html(case: Any) -> str:
     source = dict(record["data"])
     name = source.pop("source", "data")
     options = ", ".join(f"{key} {value}" for key, value in source.items() if value is not None)
-    optimizer = dict(record["optimizer"])
-    kind = optimizer.pop("kind", "")
     pairs = [
         ("data", f"{name} ({options})" if options else name),
-        ("layers", ", ".join(f"{layer.units} {layer.activation}" for layer in case.dense_layers)),
+        ("layers", ", ".join(map(layer_in_words, case.stack))),
         ("dtype", case.dtype),
         ("batch, epochs", f"{case.batch} rows over all ranks, {case.epochs} epochs"),
-        ("optimizer", f"{kind} ({', '.join(f'{key} {value}' for key, value in optimizer.items())})"),
+        ("optimizer", in_words(record["optimizer"])),
         ("seed", case.seed),
         ("contract id", case.contract_id[:16]),
     ]
@@ -177,7 +178,7 @@ def _milliseconds(phase: Any) -> str:
 
 def fitted_html(fitted: Any) -> str:
     """Return a `Fitted`: its layers and its trial."""
-    layers = ", ".join(f"{layer.units} {layer.activation}" for layer in fitted.work.case.dense_layers)
+    layers = ", ".join(map(layer_in_words, fitted.work.case.stack))
     head = _whole("Trained model", f"{fitted.work.model.features} features → {layers}")
     return head + trial_html(fitted.trial)
 

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from aner_nb.backends.base import Partition
 from aner_nb.case import Case, Placement
 from aner_nb.data import PreparedData, Split, load, prepare, split
+from aner_nb.errors import CaseError
 from aner_nb.host import RankSetup
-from aner_nb.model import Model, make_model
+from aner_nb.master import Shaping
+from aner_nb.model import Labels, Model, make_model
 from aner_nb.plan import Plan, make_plan
 
 RESIDENT_BUDGET_BYTES: Final = 2**30
@@ -45,11 +49,50 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
     parts = split(source, case.split, seed=case.seed)
     data = prepare(source, parts, dtype=case.dtype)
     model = make_model(case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task)
+    weights = class_weights_of(case, data.train.targets, data.outputs, data.task)
+    if weights:
+        model = dataclasses.replace(model, class_weights=weights)
     plan = make_plan(case, len(data.train.features))
     partitions = _partitions(data, plan)
     done = time.perf_counter_ns()
     work = Work(case, data, parts, model, plan, partitions)
     return work, {"source_ns": loaded - began, "preprocess_ns": done - loaded}
+
+
+def class_weights_of(case: Case, targets: Labels, outputs: int, task: str) -> tuple[float, ...]:
+    """Return the weight of each class for a case's training rows; empty: every row counts 1.
+
+    Raises
+    ------
+    CaseError
+        If there are no classes, or not as many as weights, or one without a row to balance.
+    """
+    if case.class_weights is None:
+        return ()
+    where = f"case {case.name!r}: class_weights"
+    if task != "classification":
+        raise CaseError("the targets are numbers, not classes.", where=where, remedy="Leave the field out.")
+    if case.class_weights == "balanced":
+        counts = np.bincount(targets, minlength=outputs)
+        if not counts.all():
+            raise CaseError(
+                f"class {int(counts.argmin())} has no training row, so nothing can balance it.",
+                where=where,
+                remedy="Give the weights as numbers, or bring rows of that class.",
+            )
+        return tuple((len(targets) / (outputs * counts)).tolist())
+    if len(case.class_weights) != outputs:
+        raise CaseError(
+            f"there are {len(case.class_weights)} weights for {outputs} classes.",
+            where=where,
+            remedy=f"Give {outputs} numbers, or balanced.",
+        )
+    return tuple(map(float, case.class_weights))
+
+
+def shaping_of(work: Work) -> Shaping:
+    """Return what the coordinator does to the gradients of a work."""
+    return Shaping(work.case.clip_norm, work.model.l2())
 
 
 def with_ranks(work: Work, ranks: Sequence[tuple[Placement, int]]) -> Work:

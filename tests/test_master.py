@@ -10,7 +10,7 @@ import pytest
 from aner_nb import master as module
 from aner_nb.backends.base import GradientSum
 from aner_nb.collectives.base import Exchange
-from aner_nb.master import MasterState
+from aner_nb.master import MasterState, Shaping
 from aner_nb.optimizers import SGD, Adam
 
 
@@ -131,3 +131,66 @@ def test_a_checkpoint_of_another_optimizer_cannot_be_restored() -> None:
     with closing(MasterState(np.zeros(3), Adam())) as state:
         with pytest.raises(ValueError, match="shorter"):
             state.restore(np.ones(3), (np.ones(3),), 4)
+
+
+def shaped(size: int, clip: float | None, *, l2: bool) -> tuple[np.ndarray, list[float]]:
+    """Return the parameters and penalties of three updates."""
+    random = np.random.default_rng(5)
+    start, weights = random.standard_normal(size), random.random(size)
+    penalties, wire = [], np.zeros(size)
+    with closing(MasterState(start, SGD(0.1, 0.5), Shaping(clip, weights if l2 else None))) as state:
+        for _ in range(3):
+            penalties.append(state.apply(exchange(random.standard_normal((2, size)), 4), wire))
+        np.testing.assert_array_equal(wire, state.parameters)
+    return state.parameters, penalties
+
+
+@pytest.mark.parametrize("size", [1, 4097, 2 * module._CHUNK + 1])
+@pytest.mark.parametrize(("clip", "l2"), [(0.5, False), (None, True), (0.5, True), (1e9, True)])
+def test_clipping_and_l2_are_those_of_plain_numpy(size: int, clip: float | None, l2: bool) -> None:  # noqa: FBT001
+    random = np.random.default_rng(5)
+    parameters, weights = random.standard_normal(size), random.random(size) * l2
+    velocity, penalties = np.zeros(size), []
+    for _ in range(3):
+        gradient = random.standard_normal((2, size)).sum(axis=0) / 8 + 2 * weights * parameters
+        penalties.append(float(np.sum(weights * parameters**2)))
+        norm = float(np.linalg.norm(gradient))
+        if clip is not None and norm > clip:
+            gradient *= clip / norm
+        velocity = 0.5 * velocity - 0.1 * gradient
+        parameters = parameters + velocity
+    found, told = shaped(size, clip, l2=l2)
+    np.testing.assert_allclose(found, parameters, rtol=1e-12, atol=1e-14)
+    assert told == pytest.approx(penalties, rel=1e-12)
+
+
+@pytest.mark.parametrize("block", [module._CHUNK, 3 * module._CHUNK])
+@pytest.mark.parametrize("cores", [1, 8])
+def test_a_norm_depends_neither_on_blocks_nor_on_threads(
+    block: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = module._THREADED + 5
+    expected, penalties = shaped(size, 0.5, l2=True)
+    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: cores)
+    found, told = shaped(size, 0.5, l2=True)
+    assert (found.tobytes(), told) == (expected.tobytes(), penalties)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_is_not_hidden_by_clipping(bad: float) -> None:
+    parts = np.array([[1.0, bad]])
+    with closing(MasterState(np.zeros(2), SGD(0.1), Shaping(clip_norm=1.0))) as state:
+        state.apply(exchange(parts, 1), np.zeros(2))
+        assert np.isnan(state.parameters).all()
+
+
+def test_a_gradient_within_its_bound_keeps_its_bits() -> None:
+    parts = np.array([[3.0, 4.0]])
+    ends = []
+    for shaping in (Shaping(), Shaping(clip_norm=5.0), Shaping(clip_norm=2.5)):
+        with closing(MasterState(np.zeros(2), SGD(0.1), shaping)) as state:
+            state.apply(exchange(parts, 1), np.zeros(2))
+            ends.append(state.parameters.tolist())
+    assert ends[0] == ends[1]
+    assert ends[2] == pytest.approx([-0.15, -0.2])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import aner_nb as aner
 from aner_nb import model as module
-from aner_nb.case import Dense
 from aner_nb.errors import CaseError
+from aner_nb.layers import Dense
 from aner_nb.model import Model, evaluate, forward, gradient_sum, make_model, operations
 from aner_nb.sources import fingerprint
 

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from aner_nb.errors import CaseError
-from aner_nb.optimizers import SGD, Adam, OptimizerSpec, optimizer_from_record
+from aner_nb.optimizers import SGD, Adam, AdamW, OptimizerSpec, RMSprop, optimizer_from_record
+from aner_nb.schedules import CosineDecay, ExponentialDecay, PiecewiseConstant
 
 KINDS = {
     "sgd": SGD(0.1),
     "momentum": SGD(0.1, momentum=0.9),
     "nesterov": SGD(0.1, momentum=0.9, nesterov=True),
     "adam": Adam(0.05),
+    "adamw": AdamW(0.05, weight_decay=0.1),
+    "rmsprop": RMSprop(0.05),
+    "rmsprop momentum": RMSprop(0.05, momentum=0.5),
+    "rmsprop centered": RMSprop(0.05, centered=True),
+    "rmsprop centered momentum": RMSprop(0.05, rho=0.5, momentum=0.5, centered=True),
 }
+
+
+def of_keras(spec: OptimizerSpec) -> Any:
+    """Return Keras's optimizer of the same kind and settings."""
+    import keras
+
+    values = spec.to_record()
+    name = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}[values.pop("kind")]
+    return getattr(keras.optimizers, name)(**values)
 
 
 def run(spec: OptimizerSpec, steps: int = 5, block: int = 0) -> np.ndarray:
@@ -64,10 +80,7 @@ def test_steps_are_those_of_keras(kind: str) -> None:
     import keras
 
     spec = KINDS[kind]
-    if isinstance(spec, Adam):
-        theirs = keras.optimizers.Adam(spec.learning_rate)
-    else:
-        theirs = keras.optimizers.SGD(spec.learning_rate, momentum=spec.momentum, nesterov=spec.nesterov)
+    theirs = of_keras(spec)
     random = np.random.default_rng(1)
     variable = keras.Variable(random.standard_normal(7), dtype="float64")
     for _ in range(5):
@@ -88,6 +101,12 @@ EXACT = [
     SGD(0.1, momentum=0.875, nesterov=True),
     Adam(0.05, 0.875, 1 - 2**-10, 2**-23),
     Adam(0.05, 0.5, 0.75, 0.25),
+    AdamW(0.05, 0.25, 0.875, 1 - 2**-10, 2**-23),
+    AdamW(0.05, 0.0, 0.5, 0.75, 0.25),
+    RMSprop(0.05, 0.875, 0.0, 2**-23),
+    RMSprop(0.05, 0.875, 0.75, 2**-23),
+    RMSprop(0.05, 0.875, 0.0, 2**-10, centered=True),
+    RMSprop(0.05, 0.5, 0.75, 0.25, centered=True),
 ]
 """Keras takes its rates through float32, so these are numbers that float32 has: only rounding is left."""
 
@@ -100,10 +119,7 @@ def test_every_step_is_that_of_keras_in_float64(spec: OptimizerSpec) -> None:
     before = keras.config.floatx()
     keras.config.set_floatx("float64")  # the learning rate as well
     try:
-        if isinstance(spec, Adam):
-            theirs = keras.optimizers.Adam(spec.learning_rate, spec.beta_1, spec.beta_2, spec.epsilon)
-        else:
-            theirs = keras.optimizers.SGD(spec.learning_rate, spec.momentum, spec.nesterov)
+        theirs = of_keras(spec)
         random = np.random.default_rng(2)
         parameters = random.standard_normal(9)
         variable = keras.Variable(parameters, dtype="float64")
@@ -142,7 +158,19 @@ def test_the_first_step_of_adam_is_the_learning_rate() -> None:
     np.testing.assert_allclose(parameters, [-0.125, -0.125, 0.125], rtol=1e-12)
 
 
-@pytest.mark.parametrize(("spec", "slots"), [(SGD(), 0), (SGD(momentum=0.5), 1), (Adam(), 2)])
+@pytest.mark.parametrize(
+    ("spec", "slots"),
+    [
+        (SGD(), 0),
+        (SGD(momentum=0.5), 1),
+        (Adam(), 2),
+        (AdamW(), 2),
+        (RMSprop(), 1),
+        (RMSprop(momentum=0.5), 2),
+        (RMSprop(centered=True), 2),
+        (RMSprop(momentum=0.5, centered=True), 3),
+    ],
+)
 def test_what_is_kept_between_steps_begins_at_zero(spec: OptimizerSpec, slots: int) -> None:
     state = spec.init(4)
     assert state.count == 0
@@ -165,7 +193,17 @@ def test_the_gradient_is_left_as_it_was() -> None:
         assert gradient.tolist() == [1.0, -2.0]
 
 
-@pytest.mark.parametrize("spec", [*KINDS.values(), Adam(0.01, 0.0, 0.5, 1.0)], ids=str)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *KINDS.values(),
+        Adam(0.01, 0.0, 0.5, 1.0),
+        AdamW(ExponentialDecay(0.1, 100, 0.5, staircase=True)),
+        SGD(CosineDecay(0.0, 100, 0.1, 0.2, 10), momentum=0.5),
+        RMSprop(PiecewiseConstant([5, 9], [0.1, 0.01, 0.0])),
+    ],
+    ids=str,
+)
 def test_an_optimizer_survives_its_record(spec: OptimizerSpec) -> None:
     record = json.loads(json.dumps(spec.to_record()))
     assert optimizer_from_record(record) == spec
@@ -174,6 +212,8 @@ def test_an_optimizer_survives_its_record(spec: OptimizerSpec) -> None:
 def test_a_name_alone_gives_the_defaults() -> None:
     assert optimizer_from_record("sgd") == SGD(0.01, 0.0, nesterov=False)
     assert optimizer_from_record("adam") == Adam(0.001, 0.9, 0.999, 1e-7)
+    assert optimizer_from_record("adamw") == AdamW(0.001, 0.004, 0.9, 0.999, 1e-7)
+    assert optimizer_from_record("rmsprop") == RMSprop(0.001, 0.9, 0.0, 1e-7, centered=False)
 
 
 def test_whole_numbers_are_the_floats_that_they_equal() -> None:
@@ -184,7 +224,7 @@ def test_whole_numbers_are_the_floats_that_they_equal() -> None:
 @pytest.mark.parametrize(
     ("record", "sentence"),
     [
-        ("rmsprop", r"optimizer: {'kind': 'rmsprop'} names no optimizer\. Give 'kind' as one of sgd, adam"),
+        ("lion", r"optimizer: {'kind': 'lion'} names no optimizer\. Give 'kind' as one of sgd, adam, adamw"),
         (None, "None names no optimizer"),
         ([], r"\[\] names no optimizer"),
         ({}, "{} names no optimizer"),
@@ -218,6 +258,8 @@ def test_whole_numbers_are_the_floats_that_they_equal() -> None:
         ({"kind": "sgd", "nesterov": 1}, "nesterov: 1 is neither"),
         ({"kind": "adam", "beta_1": 1.0}, "beta_1: 1.0 is out of range"),
         ({"kind": "adam", "beta_2": math.nan}, "beta_2: nan is out of range"),
+        ({"kind": "rmsprop", "centered": 1}, "optimizer.centered: 1 is neither"),
+        ({"kind": "adamw", "weight_decay": -1}, "weight_decay: -1 is out of range"),
         ({"kind": "adam", "epsilon": 0.0}, "epsilon: 0.0 is out of range. Give a finite number above 0"),
     ],
 )
@@ -228,3 +270,21 @@ def test_what_is_no_optimizer_is_refused(record: object, sentence: str) -> None:
 
 def test_a_negative_zero_is_zero() -> None:
     assert str(SGD(momentum=-0.0).momentum) == "0.0"
+
+
+def test_a_schedule_is_asked_for_the_rate_of_the_update() -> None:
+    spec = SGD(PiecewiseConstant([0, 1], [1.0, 0.5, 0.25]))
+    parameters, state = np.zeros(1), spec.init(1)
+    for expected in (-1.0, -1.5, -1.75, -2.0):
+        state.count += 1
+        spec.update(parameters, np.ones(1), state)
+        assert parameters.tolist() == [expected]
+
+
+def test_weights_decay_by_the_rate_of_the_update() -> None:
+    spec = AdamW(PiecewiseConstant([0], [0.5, 0.25]), weight_decay=0.5)
+    parameters, state = np.array([16.0]), spec.init(1)
+    for expected in (12.0, 10.5):  # 16 - 16/2/2; 12 - 12/2/4
+        state.count += 1
+        spec.update(parameters, np.zeros(1), state)
+        assert parameters.tolist() == [expected]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +45,10 @@ class Partition:
     """(rows,) int32 classes, or (rows, outputs) in the case's dtype."""
 
 
+DrawMasks = Callable[[int, tuple[int, int]], Sequence[NDArray[np.bool_]]]
+"""(update, block) to a mask for each Dropout layer, (rows, units): whether a unit is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class GradientSum:
     """A rank's answer to one update."""
@@ -71,6 +76,7 @@ class AbstractGradientFunction(ABC):
         parameters: NDArray[np.floating],
         block: tuple[int, int],
         out: NDArray[np.float64],
+        update: int = 0,
     ) -> GradientSum:
         """Write the sum of gradients over rows ``block[0]:block[1]`` of the partition into `out`.
 
@@ -81,6 +87,8 @@ class AbstractGradientFunction(ABC):
         block : (start, stop)
             May be empty; the sum is then zero.
         out : (parameters,) float64
+        update
+            Number of the update, which dropout's masks are drawn for.
         """
 
     @abstractmethod

@@ -7,14 +7,15 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, GradientSum, Partition
+from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, DrawMasks, GradientSum, Partition
 from aner_nb.model import Model, gradient_sum, operations
 
 
 class NumpyGradientFunction(AbstractGradientFunction):
     """The canonical reference as a backend."""
 
-    def __init__(self, model: Model, partition: Partition) -> None:
+    def __init__(self, model: Model, partition: Partition, draw: DrawMasks | None = None) -> None:
+        self._draw = draw
         self._model = model
         self._partition = partition
         self.proof = DeviceProof(
@@ -27,7 +28,11 @@ class NumpyGradientFunction(AbstractGradientFunction):
         self.trace_count = 1
 
     def __call__(
-        self, parameters: NDArray[np.floating], block: tuple[int, int], out: NDArray[np.float64]
+        self,
+        parameters: NDArray[np.floating],
+        block: tuple[int, int],
+        out: NDArray[np.float64],
+        update: int = 0,
     ) -> GradientSum:
         start, stop = block
         began = time.perf_counter_ns()
@@ -37,6 +42,7 @@ class NumpyGradientFunction(AbstractGradientFunction):
             self._partition.features[start:stop],
             self._partition.targets[start:stop],
             out,
+            self._draw(update, block) if self._draw is not None else (),
         )
         spent = time.perf_counter_ns() - began
         return GradientSum(stop - start, loss, out, (0, spent, 0, spent))

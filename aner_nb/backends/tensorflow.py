@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework.load_library import load_pluggable_device_library
 
-from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, GradientSum, Partition
+from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, DrawMasks, GradientSum, Partition
 from aner_nb.case import Placement
 from aner_nb.errors import BackendUnavailable, ContractBroken
+from aner_nb.layers import Dense, Dropout, LayerNorm
 from aner_nb.model import Model
 
 PLUGGABLE_DEVICE_VARIABLE: Final = "ANER_NB_PLUGGABLE_DEVICE"
@@ -112,6 +113,8 @@ class TensorflowGradientFunction(AbstractGradientFunction):
     blocks
         The shards that will be asked for. Resident ones are put on the device now, each as tensors of its own,
         so that an update slices nothing.
+    draw
+        Makes the masks of each update; None: the model drops nothing.
     """
 
     def __init__(
@@ -122,10 +125,12 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         *,
         blocks: Sequence[tuple[int, int]],
         resident: bool,
+        draw: DrawMasks | None = None,
     ) -> None:
         self._device = configure(placement)
         self._partition: Partition | None = partition
         self._layout = model.layout
+        self._draw = draw
         self.trace_count = 0
         self._vector_address = 0
         self._vector: Any = None
@@ -149,16 +154,25 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         with tf.device(self._device):
             return tf.constant(self._partition.features[slice(*block)]), tf.constant(targets)
 
+    def _masks(self, update: int, block: tuple[int, int]) -> list[Any]:
+        """Draw and upload the masks of an update: one byte a unit, made on the host (see `aner_nb.dropout`)."""
+        if self._draw is None:
+            return []
+        with tf.device(self._device):
+            return [tf.constant(mask) for mask in self._draw(update, block)]
+
     def _trace(self, model: Model, dtype: str) -> Any:
         targets = self._place((0, 0))[1]
+        masks = self._masks(0, (0, 0))
         signature = [
             tf.TensorSpec([self._layout.size], dtype),
             tf.TensorSpec([None, model.features], dtype),
             tf.TensorSpec([None, *targets.shape[1:]], targets.dtype),
+            *(tf.TensorSpec([None, mask.shape[1]], tf.bool) for mask in masks),
         ]
 
         @tf.function(input_signature=signature, autograph=False)
-        def gradients(vector: Any, features: Any, labels: Any) -> list[Any]:
+        def gradients(vector: Any, features: Any, labels: Any, *masks: Any) -> list[Any]:
             self.trace_count += 1
             with tf.device(self._device):
                 pieces = tf.split(vector, list(self._layout.sizes))
@@ -167,7 +181,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
                 ]
                 with tf.GradientTape() as tape:
                     tape.watch(arrays)
-                    loss = _loss_sum(model, arrays, features, labels)
+                    loss = _loss_sum(model, arrays, features, labels, masks)
                 return [loss, *tape.gradient(loss, arrays)]
 
         traced: Any = gradients
@@ -182,7 +196,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         vector = np.zeros(self._layout.size, dtype)
         eager_context.enable_run_metadata()
         try:
-            outputs = self._function(self._upload(vector), *self._place((0, 1)))
+            outputs = self._function(self._upload(vector), *self._place((0, 1)), *self._masks(0, (0, 1)))
             running: Any = eager_context.context()
             metadata = running.export_run_metadata()
         finally:
@@ -223,11 +237,17 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         return self._vector
 
     def __call__(
-        self, parameters: NDArray[np.floating], block: tuple[int, int], out: NDArray[np.float64]
+        self,
+        parameters: NDArray[np.floating],
+        block: tuple[int, int],
+        out: NDArray[np.float64],
+        update: int = 0,
     ) -> GradientSum:
         began = time.perf_counter_ns()
         vector = self._upload(parameters)
         shard = self._shards.get(block) or self._place(block)
+        if self._draw is not None:
+            shard = (*shard, *self._masks(update, block))
         uploaded = time.perf_counter_ns()
         loss, *gradients = self._function(vector, *shard)
         if self._synchronise is not None:
@@ -262,13 +282,45 @@ def _short(device: str) -> str:
 _ACTIVATIONS: Final = {"relu": tf.nn.relu, "tanh": tf.tanh, "sigmoid": tf.sigmoid}
 
 
-def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any) -> Any:
+def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any, masks: Sequence[Any]) -> Any:
     output = features
-    for index, layer in enumerate(model.layers):
-        output = tf.nn.bias_add(tf.matmul(output, arrays[2 * index]), arrays[2 * index + 1])
-        if layer.activation in _ACTIVATIONS:
-            output = _ACTIVATIONS[layer.activation](output)
+    drawn = iter(masks)
+    for place, layer in zip(model.places, model.layers, strict=True):
+        match layer:
+            case Dense():
+                output = tf.nn.bias_add(tf.matmul(output, arrays[place]), arrays[place + 1])
+                if layer.activation in _ACTIVATIONS:
+                    output = _ACTIVATIONS[layer.activation](output)
+            case LayerNorm():
+                output = _layer_norm(layer.epsilon)(output, arrays[place], arrays[place + 1])
+            case Dropout():
+                output *= tf.cast(next(drawn), output.dtype) * tf.constant(layer.scale, output.dtype)
     if model.loss == "mean_squared_error":
         difference: Any = tf.square(output - labels)
-        return tf.reduce_sum(difference) / model.layers[-1].units
-    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output))
+        return tf.reduce_sum(difference) / model.widths[-1]
+    losses: Any = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output)
+    if model.class_weights:
+        losses *= tf.gather(tf.constant(model.class_weights, losses.dtype), labels)
+    return tf.reduce_sum(losses)
+
+
+def _layer_norm(epsilon: float) -> Any:
+    """Return the normalization with its gradient written out: TensorFlow's own has shape arithmetic on the host."""
+
+    def mean(values: Any) -> Any:
+        return tf.reduce_mean(values, axis=1, keepdims=True)
+
+    @tf.custom_gradient
+    def normalize(inputs: Any, gamma: Any, beta: Any) -> Any:
+        centred = inputs - mean(inputs)
+        inverse: Any = tf.math.rsqrt(mean(tf.square(centred)) + tf.constant(epsilon, inputs.dtype))
+        unit = centred * inverse
+
+        def gradient(slope: Any) -> Any:
+            scaled = slope * gamma
+            by_input = (scaled - mean(scaled) - unit * mean(scaled * unit)) * inverse
+            return by_input, tf.reduce_sum(slope * unit, axis=0), tf.reduce_sum(slope, axis=0)
+
+        return unit * gamma + beta, gradient
+
+    return normalize

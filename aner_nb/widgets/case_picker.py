@@ -12,8 +12,10 @@ import traitlets
 from aner_nb.case import Case, Placement
 from aner_nb.errors import BackendUnavailable, CaseError
 from aner_nb.front_ends import front_end
+from aner_nb.layers import Dense, layer_in_words
 from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
+from aner_nb.records import in_words
 from aner_nb.suites import Suite, suite, suite_names
 from aner_nb.widgets.panel import Command, Panel, coded, one_line
 
@@ -239,7 +241,7 @@ def rank_text(case: Case) -> str:
 
 def work_text(case: Case) -> str:
     """Return what a case trains, in few words."""
-    layers = "-".join(str(layer.units) for layer in case.dense_layers)
+    layers = "-".join(str(layer.units) for layer in case.stack if isinstance(layer, Dense))
     source = str(case.data.to_record().get("source", "data"))
     return f"{source}, {layers}, batch {case.batch}, {case.epochs} epochs"
 
@@ -249,16 +251,13 @@ def facts(case: Case) -> list[tuple[str, str]]:
     record = case.data.to_record()
     source = str(record.pop("source", "data"))
     options = ", ".join(f"{name} {value}" for name, value in record.items())
-    layers = ", ".join(f"{layer.units} {layer.activation}" for layer in case.dense_layers)
-    optimizer = case.optimizer.to_record()
-    kind = str(optimizer.pop("kind", ""))
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in optimizer.items())
+    layers = ", ".join(map(layer_in_words, case.stack))
     return [
         ("data", f"{source} ({options})" if options else source),
         ("layers", layers),
         ("dtype", case.dtype),
         ("batch", f"{case.batch} rows over all ranks"),
         ("epochs", str(case.epochs)),
-        ("optimizer", f"{kind} ({settings})" if settings else kind),
+        ("optimizer", in_words(case.optimizer.to_record()).replace("_", " ")),
         ("seed", str(case.seed)),
     ]

@@ -9,9 +9,10 @@ import pytest
 
 from aner_nb.backends.base import AbstractGradientFunction, Partition
 from aner_nb.backends.numpy import NumpyGradientFunction
-from aner_nb.case import Dense, Placement
+from aner_nb.case import Placement
 from aner_nb.channels.shared_memory import aligned_wire
 from aner_nb.errors import BackendUnavailable
+from aner_nb.layers import Dense
 from aner_nb.model import Model, gradient_sum
 
 BLOCKS = [(0, 16), (16, 32), (32, 37), (5, 5)]
