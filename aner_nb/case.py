@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, get_args
@@ -377,14 +378,17 @@ def _split(split: object, where: str) -> tuple[float, float, float]:
 
 
 def _class_weights(weights: object, where: str) -> tuple[float, ...] | Literal["balanced"] | None:
-    if weights is None or weights == "balanced":
-        return weights
+    if weights is None:
+        return None
+    if weights == "balanced":
+        return "balanced"
     items = tuple(cast("Sequence[object]", weights)) if isinstance(weights, list | tuple) else ()
-    numbers = [float(item) for item in items if isinstance(item, int | float) and not isinstance(item, bool)]
-    if len(numbers) != len(items) or not numbers or not all(0 <= number < math.inf for number in numbers):
+    numbers = [item for item in items if isinstance(item, int | float) and not isinstance(item, bool)]
+    most = sys.float_info.max
+    if len(numbers) != len(items) or not numbers or not all(0 <= number <= most for number in numbers):
         raise CaseError(
             f"{weights!r} does not weigh the classes.",
             where=f"{where}: class_weights",
             remedy="Give one finite number of at least 0 for each class, or balanced.",
         )
-    return tuple(number + 0.0 for number in numbers)
+    return tuple(float(number) + 0.0 for number in numbers)

@@ -1,4 +1,4 @@
-"""Where rows come from, how they are split, and how they are prepared: `load`, `split`, `prepare`.
+"""Where rows come from and how they are prepared: `load`, `prepare`; between the two stands `splits.split`.
 
 The three steps are separate because each is a phase of its own in a receipt. Splits come first; the
 normalization is fitted on training rows only; validation and test rows are only ever transformed by it.
@@ -7,17 +7,16 @@ normalization is fitted on training rows only; validation and test rows are only
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aner_nb.counter import words
 from aner_nb.errors import CaseError
+from aner_nb.filling import Filling, fit_filling
 from aner_nb.sources import (
     Digits,
     Iris,
@@ -27,14 +26,15 @@ from aner_nb.sources import (
     fingerprint,
     first_not_finite,
 )
-from aner_nb.user_arrays import Arrays, KeptArrays
+from aner_nb.splits import Split
+from aner_nb.user_arrays import OWN_SOURCES, Arrays, KeptArrays
+from aner_nb.user_table import Missing, Table, describe_table
 
-PARTS: Final = ("train", "validation", "test")
 _BLOCK_ROWS: Final = 256
 """Rows that are summed or transformed at a time. Part of the declared order of summation: do not change."""
 
 
-DataSpec = Iris | Digits | Teacher | Arrays | KeptArrays
+DataSpec = Iris | Digits | Teacher | Arrays | Table | KeptArrays
 
 
 def iris() -> Iris:
@@ -65,6 +65,77 @@ def arrays(
     )
 
 
+def table(
+    data: object,
+    *,
+    target: str | Sequence[str],
+    task: Task | None = None,
+    categorical: Literal["refuse", "one_hot"] = "refuse",
+    ordinal: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = "refuse",
+    groups: str | None = None,
+    order: str | None = None,
+    leave_out: Sequence[str] = (),
+    name: str = "table",
+) -> Table:
+    """Describe your own table: all its columns are features, but the target and those that you name.
+
+    Parameters
+    ----------
+    data
+        The path of a ``.csv``, ``.parquet`` or ``.npz`` file, a pandas or Polars DataFrame, or a mapping of names to
+        columns.
+    target
+        The column to predict; several for a regression of several numbers.
+    task
+        None: texts, booleans and whole numbers of at most 20 values are classes, other numbers a regression; where
+        that is in doubt it is asked for. Classes are in the sorted order of their names.
+    categorical
+        ``one_hot``: a text column becomes one indicator a category; ``refuse``: it is refused.
+    ordinal
+        For columns whose categories have an order: the categories from the least to the greatest. They become
+        0, 1, 2, …
+    missing
+        ``drop``: rows where something is missing are left out. ``mean``: the mean of the training rows takes its
+        place, in other columns than numbers the most frequent value. ``most_frequent``: that value everywhere.
+        ``refuse``: nothing may be missing. A missing target is never filled in.
+    groups
+        A column whose rows of one value, such as a patient's, all go to the same part of the split.
+    order
+        A column of dates or numbers, by which training comes before validation and validation before test.
+    leave_out
+        Columns that are neither features nor anything else.
+    name
+        Of the data, in receipts and reports: it is published. Names of columns and files are not.
+
+    Raises
+    ------
+    CaseError
+        If the table cannot be used as it is; the sentence tells what to change.
+
+    Examples
+    --------
+    >>> flowers = table({"length": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"]}, target="kind")
+    >>> flowers.class_names
+    ('a', 'b')
+    """
+    origin = (
+        data.resolve() if isinstance(data, Path) else Path(data).resolve() if isinstance(data, str) else data
+    )
+    return describe_table(
+        origin,
+        targets=(target,) if isinstance(target, str) else tuple(target),
+        task=task,
+        categorical=categorical,
+        ordinal=ordinal or {},
+        missing=missing,
+        groups=groups,
+        order=order,
+        leave_out=tuple(leave_out),
+        name=name,
+    )
+
+
 def data_from_record(record: object, where: str = "data") -> Iris | Digits | Teacher:
     """Build a description from plain values, such as YAML or JSON gives: a mapping, or ``"iris"``.
 
@@ -76,11 +147,12 @@ def data_from_record(record: object, where: str = "data") -> Iris | Digits | Tea
     kinds: dict[object, Any] = {"iris": Iris, "digits": Digits, "teacher": Teacher}
     options = dict(cast("Mapping[str, Any]", record)) if isinstance(record, Mapping) else {"source": record}
     source = options.pop("source", None)
-    if source == "arrays":
+    if source in OWN_SOURCES:
         raise CaseError(
-            "arrays live in the program that gave them; a file cannot bring them back.",
+            f"{source if source == 'arrays' else 'rows of a table'} live in the program that gave them; "
+            "a file cannot bring them back.",
             where=where,
-            remedy="Describe them again in Python with arrays(features, targets).",
+            remedy="Describe them again in Python with arrays(features, targets) or table(path, target=…).",
         )
     if not isinstance(source, str) or source not in kinds:
         raise CaseError(
@@ -109,89 +181,14 @@ def load(spec: DataSpec) -> Source:
     return spec.load()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Split:
-    """Row numbers of the source, int64 and ascending; each row is in exactly one part."""
-
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
-
-
-def split(source: Source, fractions: Sequence[float] = (0.6, 0.2, 0.2), *, seed: int = 0) -> Split:
-    """Divide the rows into training, validation and test, by class where there are classes.
-
-    The three totals are the shares of all rows, rounded by largest remainder (ties: training first). Each
-    class gives each part the whole number of rows in its share; its 0 to 2 rows left over go to the parts
-    that are still short of most rows (ties: training first), the smallest class choosing first. A class
-    with no training row yet gives training its next one while training is short of any. So the totals are
-    exact, a class is at most 2 rows off its share, and a class of one or two rows may be absent from a part.
-    Which rows of a class go where is a seeded order. A fraction means the decimal that it is written as.
-
-    Raises
-    ------
-    CaseError
-        If the fractions do not divide the rows, or leave a part without any.
-    """
-    shares = _shares(fractions)
-    rows = len(source.features)
-    totals = _largest_remainder(rows, shares)
-    for name, total in zip(PARTS, totals, strict=True):
-        if total == 0:
-            raise CaseError(
-                f"{rows} rows leave none for {name}.",
-                where="split",
-                remedy="Give more rows or a larger fraction.",
-            )
-    classes = source.targets if source.task == "classification" else np.zeros(rows, dtype=np.int64)
-    counts = _counts(np.bincount(classes.astype(np.int64)).tolist(), shares, totals)
-    # Class by class, and within a class in the order of the seeded words.
-    order = np.lexsort((words(seed, "split", rows), classes)).astype(np.int64)
-    pieces = np.split(order, np.cumsum(counts.reshape(-1))[:-1])
-    train, validation, test = (np.sort(np.concatenate(pieces[part::3])) for part in range(3))
-    return Split(train=train, validation=validation, test=test)
-
-
-def _shares(fractions: Sequence[float]) -> list[Fraction]:
-    good = len(fractions) == 3 and all(math.isfinite(part) and part > 0 for part in fractions)
-    if not good or abs(sum(fractions) - 1) >= 1e-9:
-        raise CaseError(
-            f"{tuple(fractions)} does not divide the rows.",
-            where="split",
-            remedy="Give three positive fractions (training, validation, test) that add up to 1.",
-        )
-    exact = [Fraction(repr(float(part))) for part in fractions]
-    return [part / sum(exact) for part in exact]
-
-
-def _largest_remainder(rows: int, shares: Sequence[Fraction]) -> list[int]:
-    counts = [math.floor(rows * share) for share in shares]
-    remainders = [count - rows * share for count, share in zip(counts, shares, strict=True)]
-    for part in sorted(range(3), key=remainders.__getitem__)[: rows - sum(counts)]:
-        counts[part] += 1
-    return counts
-
-
-def _counts(sizes: list[int], shares: list[Fraction], totals: list[int]) -> NDArray[np.int64]:
-    """Return how many rows each class gives to each part, shape (classes, 3)."""
-    counts = np.array([[math.floor(size * share) for share in shares] for size in sizes])
-    short = np.array(totals) - counts.sum(axis=0)
-    for label in sorted(range(len(sizes)), key=lambda label: (sizes[label], label)):
-        for _ in range(sizes[label] - int(counts[label].sum())):
-            untrained = counts[label, 0] == 0 and short[0] > 0
-            part = 0 if untrained else int(short.argmax())
-            counts[label, part] += 1
-            short[part] -= 1
-    return counts
-
-
 def _blocks(
-    values: NDArray[np.float64], rows: NDArray[np.int64] | None
+    values: NDArray[np.float64], rows: NDArray[np.int64] | None, filling: Filling | None = None
 ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     """Yield copies of up to 256 of the rows, with their places among the rows asked for."""
     for start in range(0, len(values) if rows is None else len(rows), _BLOCK_ROWS):
         part = slice(start, start + _BLOCK_ROWS)
-        yield part, (values[part].copy() if rows is None else values[rows[part]])
+        block = values[part].copy() if rows is None else values[rows[part]]
+        yield part, (block if filling is None else filling.apply(block))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -202,15 +199,20 @@ class Normalization:
     """Shape (features,), float64, in the units of the features."""
     scale: NDArray[np.float64]
     """Shape (features,), float64, positive: the population standard deviation; 1 for a constant column."""
+    filling: Filling | None = None
+    """What takes the place of missing values first; None where none can be missing."""
 
     def apply(self, features: NDArray[Any]) -> NDArray[np.float64]:
         """Return the normalized features, shape (rows, features), float64, newly allocated."""
-        result = np.subtract(features, self.mean, dtype=np.float64)
+        filled = features if self.filling is None else self.filling.apply(features)
+        result = np.subtract(filled, self.mean, dtype=np.float64)
         result /= self.scale
         return result
 
 
-def fit_normalization(features: NDArray[np.float64], rows: NDArray[np.int64] | None = None) -> Normalization:
+def fit_normalization(
+    features: NDArray[np.float64], rows: NDArray[np.int64] | None = None, filling: Filling | None = None
+) -> Normalization:
     """Return the normalization of these features, which must be training rows, or of the `rows` of them.
 
     Equal to the bit on every platform: columns are summed in blocks of 256 rows; within a block the second
@@ -223,6 +225,8 @@ def fit_normalization(features: NDArray[np.float64], rows: NDArray[np.int64] | N
         Shape (rows, features), float64, finite. Not changed; copied 256 rows at a time.
     rows : ndarray, optional
         Shape (training rows,), int64, to leave the other rows out.
+    filling : Filling, optional
+        Applied first, and part of the result.
 
     Raises
     ------
@@ -233,13 +237,13 @@ def fit_normalization(features: NDArray[np.float64], rows: NDArray[np.int64] | N
     total, squares = np.zeros(features.shape[1]), np.zeros(features.shape[1])
     least, most = np.full_like(total, np.inf), np.full_like(total, -np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        for _, block in _blocks(features, rows):
+        for _, block in _blocks(features, rows, filling):
             np.minimum(least, block.min(axis=0), out=least)
             np.maximum(most, block.max(axis=0), out=most)
             total += _column_sums(block)
         # A constant column's mean is its value: the rounded mean could differ, and leave a tiny deviation.
         mean = np.where(least == most, least, total / count)
-        for _, block in _blocks(features, rows):
+        for _, block in _blocks(features, rows, filling):
             np.subtract(block, mean, out=block)
             squares += _column_sums(np.square(block, out=block))
         deviation = np.sqrt(squares / count)
@@ -250,7 +254,7 @@ def fit_normalization(features: NDArray[np.float64], rows: NDArray[np.int64] | N
             where="data.features",
             remedy="Rescale the column; columns count from 0.",
         )
-    return Normalization(mean=mean, scale=np.where(deviation > 0, deviation, 1.0))
+    return Normalization(mean=mean, scale=np.where(deviation > 0, deviation, 1.0), filling=filling)
 
 
 def _column_sums(block: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -301,8 +305,9 @@ def prepare(
         If a value is beyond the type, or a column cannot be normalized.
     """
     width: int = source.features.shape[1]
-    none = Normalization(mean=np.zeros(width), scale=np.ones(width))
-    normalization = fit_normalization(source.features, split.train) if normalize else none
+    filling = fit_filling(source, split.train)
+    none = Normalization(mean=np.zeros(width), scale=np.ones(width), filling=filling)
+    normalization = fit_normalization(source.features, split.train, filling) if normalize else none
     parts = {"train": split.train, "validation": split.validation, "test": split.test}
     prints = {name: fingerprint(source.features, source.targets, rows=rows) for name, rows in parts.items()}
     return PreparedData(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -47,6 +45,7 @@ from aner_nb.recording import (
     evaluation_record,
     failure_of,
     noise_record,
+    private_facts,
     rank_record,
     status_of,
     stopping_record,
@@ -325,7 +324,7 @@ class _TrialRun:
             noise=noise_record(self._noise, dropped),
             checks=checks,
             coordinator_rss_high_water_bytes=machine.rss_high_water_bytes(),
-            host={"name": platform.node(), "pid": os.getpid()},
+            **private_facts(self._case),
             **self._labels,
             **(self._outcome() if finished else {}),
             **(self._observed() if self._record is not None else {}),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from aner_nb.case import Case, Dtype, Placement
 from aner_nb.collectives.base import AbstractCollective, Exchange
@@ -25,6 +25,7 @@ from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
 from aner_nb.sources import fingerprint
 from aner_nb.trial import Trial
+from aner_nb.user_table import Table
 from aner_nb.work import Work
 
 Ranks = Sequence[str | Placement | tuple[str | Placement, int]]
@@ -39,13 +40,14 @@ class Fitted:
     """The final flat vector, float64."""
     work: Work = dataclasses.field(repr=False)
 
-    def predict(self, features: ArrayLike) -> NDArray[Any]:
+    def predict(self, features: Any) -> NDArray[Any]:
         """Return a class index, or the outputs of a regression, for each row of raw features.
 
         Parameters
         ----------
-        features : (rows, features)
-            As in the source data: they are normalized by the training rows' statistics here.
+        features : (rows, features), or a table
+            As in the source data: they are normalized by the training rows' statistics here. Of a table, what
+            `aner_nb.table` takes: columns are found by their names, and missing values filled as in training.
 
         Returns
         -------
@@ -54,9 +56,10 @@ class Fitted:
         output = self.outputs(features)
         return output.argmax(axis=1) if self.work.data.task == "classification" else output
 
-    def outputs(self, features: ArrayLike) -> NDArray[np.float64]:
+    def outputs(self, features: Any) -> NDArray[np.float64]:
         """Return the last layer's outputs (logits for classes), float64, shape (rows, outputs)."""
-        raw = np.asarray(features, np.float64)
+        data = self.work.case.data
+        raw = data.matrix(features) if isinstance(data, Table) else np.asarray(features, np.float64)
         width = self.work.model.features
         if raw.ndim != 2 or raw.shape[1] != width:
             raise CaseError(
@@ -200,7 +203,7 @@ def fit(
     Parameters
     ----------
     data
-        `iris`, `digits`, `teacher` or `arrays`.
+        `iris`, `digits`, `teacher`, `arrays` or `table`.
     layers
         Units of each Dense layer; the last has one unit a class or target column.
     ranks

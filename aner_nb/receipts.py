@@ -260,6 +260,9 @@ class TrialReceipt(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     largest_rank: Annotated[int | None, fact("Rank with the largest worker RSS high water.")] = None
     noise: Annotated[NoiseRecord | None, fact("What may have disturbed the trial.")] = None
     checks: Annotated[tuple[Check, ...], fact("Fixed checks of the contract.")] = ()
+    data: Annotated[dict[str, Any], private("Names in a person's own table: never published.")] = (
+        msgspec.field(default_factory=dict)
+    )
     host: Annotated[dict[str, Any], private("Host name, PIDs, addresses: never published.")] = msgspec.field(
         default_factory=dict
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from aner_nb.balance import best_shares
 from aner_nb.calibration import Calibration
+from aner_nb.case import Case
 from aner_nb.coordinator import CHANNEL_PHASES, COORDINATOR_PHASES, Record
 from aner_nb.errors import AnerError, BackendUnavailable, Cancelled
 from aner_nb.machine import noise_sample
@@ -32,6 +35,7 @@ from aner_nb.receipts import (
     StoppingRecord,
 )
 from aner_nb.stopping import StopWatch
+from aner_nb.user_table import Table
 from aner_nb.work import Work, staging
 
 if TYPE_CHECKING:
@@ -172,6 +176,12 @@ def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankReco
         ),
         phases=summarise_phases(record.ranks_ns[record.first :, rank], CHANNEL_PHASES),
     )
+
+
+def private_facts(case: Case) -> dict[str, dict[str, Any]]:
+    """Return what a receipt keeps and nobody publishes: this process, and the names in a person's own table."""
+    names = case.data.private_record() if isinstance(case.data, Table) else {}
+    return {"host": {"name": platform.node(), "pid": os.getpid()}, "data": names}
 
 
 def status_of(error: AnerError | None) -> Status:

@@ -31,12 +31,25 @@ _HASH_BYTES: Final = 2**20
 """How much a fingerprint reads at a time when it must copy: bounds the copy, does not change the digest."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Columns of the encoded features that one column of a person's table became."""
+
+    name: str
+    start: int
+    stop: int
+    fill: Literal["", "mean", "most_frequent"] = ""
+    """What training rows give for a missing value; empty: none is missing."""
+    indicators: bool = False
+    """Whether each is the indicator of a category."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Source:
     """All rows of a data set before any split, read-only."""
 
     features: NDArray[np.float64]
-    """Shape (rows, features), float64."""
+    """Shape (rows, features), float64; NaN is a missing value, which only columns with a `Span` have."""
     targets: NDArray[np.int64] | NDArray[np.float64]
     """Classification: labels, shape (rows,), int64. Regression: shape (rows, outputs), float64."""
     task: Task
@@ -45,16 +58,26 @@ class Source:
     class_names: tuple[str, ...]
     """One name a class, in the order of the labels; empty for regression."""
     fingerprint: str
-    """`fingerprint` of the features and the targets."""
+    """`fingerprint` of the features and the targets, and of groups or order where there are any."""
+    spans: tuple[Span, ...] = ()
+    """Of a table; empty where the features are numbers as they are."""
+    groups: NDArray[np.int64] | None = None
+    """Shape (rows,): rows with one number stay in one part of a split."""
+    order: NDArray[np.int64] | None = None
+    """Shape (rows,): training rows have the smallest numbers, test rows the largest."""
 
 
 def make_source(
     features: NDArray[np.float64],
     targets: NDArray[np.int64] | NDArray[np.float64],
     class_names: tuple[str, ...] = (),
+    *,
+    spans: tuple[Span, ...] = (),
+    groups: NDArray[np.int64] | None = None,
+    order: NDArray[np.int64] | None = None,
 ) -> Source:
     """Return the source made of these arrays; with class names it is a classification. Nothing is copied."""
-    views = (features.view(), targets.view())
+    views = (features.view(), targets.view(), *(part.view() for part in (groups, order) if part is not None))
     for view in views:
         view.flags.writeable = False
     return Source(
@@ -64,6 +87,9 @@ def make_source(
         class_count=len(class_names),
         class_names=class_names,
         fingerprint=fingerprint(*views),
+        spans=spans,
+        groups=groups,
+        order=order,
     )
 
 

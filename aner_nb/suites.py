@@ -15,7 +15,7 @@ from aner_nb.counter import permutation
 from aner_nb.errors import CaseError
 from aner_nb.plain import read_yaml
 from aner_nb.receipts import Role
-from aner_nb.user_arrays import KeptArrays
+from aner_nb.user_arrays import OWN_SOURCES, KeptArrays
 
 _MAX_FILE_BYTES: Final = 2**20
 _FIELDS: Final = ("name", "description", "placements", "warm_ups", "repetitions", "seed", "defaults", "cases")
@@ -308,7 +308,7 @@ def suite_from_record(record: Any, where: str = "suite") -> Suite:
 
 
 def case_of_record(record: Mapping[str, Any], where: str = "case") -> Case:
-    """Read a case back from its record; of private arrays only the description was kept.
+    """Read a case back from its record; of private data only the description was kept.
 
     Raises
     ------
@@ -317,7 +317,7 @@ def case_of_record(record: Mapping[str, Any], where: str = "case") -> Case:
     """
     try:
         data: object = record["data"]
-        if isinstance(data, Mapping) and cast("Mapping[str, Any]", data).get("source") == "arrays":
+        if isinstance(data, Mapping) and cast("Mapping[str, Any]", data).get("source") in OWN_SOURCES:
             kept = KeptArrays(canonical_json(data).decode())
             return replace(case_from_record({**record, "data": "iris"}, where), data=kept)
         return case_from_record(record, where)

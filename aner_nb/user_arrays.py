@@ -6,13 +6,16 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aner_nb.errors import CaseError
 from aner_nb.sources import MAX_CLASSES, Record, Source, fingerprint, first_not_finite, make_source
+
+OWN_SOURCES: Final = ("arrays", "table")
+"""Sources of a person's own rows: their records describe them, and cannot bring them back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -170,10 +173,10 @@ def _class_count(targets: NDArray[Any], names: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeptArrays:
-    """Arrays of which only the description was kept: of a study that is opened again."""
+    """A person's own rows of which only the description was kept: of a study that is opened again."""
 
     description: str
-    """Canonical JSON of what `Arrays.to_record` gave."""
+    """Canonical JSON of what ``to_record`` gave."""
 
     def to_record(self) -> Record:
         """Return the description."""
@@ -188,7 +191,7 @@ class KeptArrays:
             Always.
         """
         raise CaseError(
-            "results keep the fingerprint of your arrays, not the arrays.",
+            "results keep the fingerprint of your own rows, not the rows.",
             where="data",
-            remedy="Build the case again from the arrays to run it.",
+            remedy="Build the case again from your data to run it.",
         )

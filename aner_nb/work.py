@@ -12,12 +12,13 @@ import numpy as np
 
 from aner_nb.backends.base import Partition
 from aner_nb.case import Case, Placement
-from aner_nb.data import PreparedData, Split, load, prepare, split
+from aner_nb.data import PreparedData, load, prepare
 from aner_nb.errors import CaseError
 from aner_nb.host import RankSetup
 from aner_nb.master import Shaping
 from aner_nb.model import Labels, Model, make_model
 from aner_nb.plan import Plan, make_plan
+from aner_nb.splits import Split, split
 
 RESIDENT_BUDGET_BYTES: Final = 2**30
 """A partition of up to this size stays on its rank's device when the case's staging is ``auto``."""

@@ -51,7 +51,7 @@ def test_other_placements_are_refused(text: str) -> None:
 
 def test_defaults_are_filled_in() -> None:
     case = make()
-    assert case.dense_layers == (Dense(16, "relu"), Dense(3, "linear"))
+    assert case.stack == (Dense(16, "relu"), Dense(3, "linear"))
     assert case.weights == (1, 7)
     assert case.is_group
 

@@ -19,7 +19,6 @@ from aner_nb import sources
 from aner_nb.counter import words
 from aner_nb.data import (
     DataSpec,
-    Split,
     arrays,
     data_from_record,
     digits,
@@ -28,11 +27,11 @@ from aner_nb.data import (
     iris,
     load,
     prepare,
-    split,
     teacher,
 )
 from aner_nb.errors import CaseError
 from aner_nb.sources import Source, make_source
+from aner_nb.splits import Split, split
 
 FEATURES = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]])
 LABELS = np.array([0, 1, 0, 1])

@@ -71,7 +71,7 @@ def test_a_study_of_private_arrays_can_be_opened_again(tmp_path: Path) -> None:
         folder.save(aner.run(case))
     kept = aner.open_study(tmp_path).suite.cases[0]
     assert kept.contract_id == case.contract_id
-    with pytest.raises(aner.AnerError, match="results keep the fingerprint of your arrays"):
+    with pytest.raises(aner.AnerError, match="results keep the fingerprint of your own rows"):
         kept.data.load()
 
 
