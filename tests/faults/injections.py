@@ -218,7 +218,7 @@ def local_faults(kinds: list[str], chance: random.Random, folder: Path) -> Itera
             if kind == "out of memory":
                 # What a rank may take is less than its rows and parameters need: its next allocation fails.
                 cluster._used.clear()  # a worker that is started anew would be free of the limit
-                worker, layers = process(), [20_000, 10]
+                worker, layers = process(), [200_000, 10]
                 limit = worker.memory_info().vms + chance.randrange(2**22)
                 worker.rlimit(resource.RLIMIT_AS, (limit, limit))
 
