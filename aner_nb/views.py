@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from aner_nb.layers import layer_in_words
-from aner_nb.records import in_words
+from aner_nb.records import in_words, told
 
 _NANOSECONDS: Final = 1e9
 _QUIET: Final = "opacity:.75"
@@ -61,6 +61,7 @@ def case_html(case: Any) -> str:
         ("dtype", case.dtype),
         ("batch, epochs", f"{case.batch} rows over all ranks, {case.epochs} epochs"),
         ("optimizer", in_words(record["optimizer"])),
+        *((name.replace("_", " "), told(value)) for name, value in case.training_record().items()),
         ("seed", case.seed),
         ("contract id", case.contract_id[:16]),
     ]
