@@ -151,6 +151,10 @@ def _outcome(receipt: Any) -> list[tuple[str, object]]:
         pairs.append(
             ("updates", f"{counts.updates:,} over {counts.rows:,} rows; {counts.parameters:,} parameters")
         )
+    if receipt.stopping is not None:
+        ended = "stopped early after" if receipt.stopping.stopped else "all"
+        best = f"the best was epoch {receipt.stopping.best_epoch + 1}"
+        pairs.append(("epochs", f"{ended} {receipt.stopping.epochs:,}; {best}"))
     if receipt.fingerprints is not None:
         pairs.append(("final parameters", receipt.fingerprints.final_parameters[:16]))
     return pairs

@@ -166,6 +166,8 @@ def test_validation_and_test_know_neither_l2_nor_class_weights() -> None:
         ({"clip_norm": 0}, "case 'all': clip_norm: 0 is out of range. Give a finite number above 0"),
         ({"clip_norm": "long"}, "clip_norm: 'long' is out of range"),
         ({"class_weights": [1, -1, 1]}, "does not weigh the classes"),
+        ({"class_weights": [1, 10**400]}, "does not weigh the classes"),
+        ({"class_weights": {"a": 1}}, "does not weigh the classes"),
         ({"class_weights": []}, "does not weigh the classes"),
         ({"class_weights": "equal"}, "'equal' does not weigh the classes"),
         ({"class_weights": [1, 2]}, "there are 2 weights for 3 classes"),
