@@ -240,14 +240,17 @@ class Case:
             "balance": self.balance,
         }
         # What was added later stays out while it is not used: the ids of other cases are what they were.
-        added = {
+        return record | self.training_record()
+
+    def training_record(self) -> dict[str, Any]:
+        """Return the settings of training that are in use, of those that most cases leave out."""
+        weights = self.class_weights
+        settings = {
             "clip_norm": self.clip_norm,
-            "class_weights": list(self.class_weights)
-            if isinstance(self.class_weights, tuple)
-            else self.class_weights,
+            "class_weights": list(weights) if isinstance(weights, tuple) else weights,
             "stop_early": self.stop_early.to_record() if self.stop_early is not None else None,
         }
-        return record | {name: value for name, value in added.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     @property
     def contract_id(self) -> str:

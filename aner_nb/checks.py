@@ -62,10 +62,9 @@ def _stopping_check(planned: int, run: int, watch: StopWatch) -> tuple[Check, ..
     """Check that a case which may stop early was stopped where its rule says, and nowhere else."""
     if watch.rule is None:
         return ()
-    losses = watch.losses
-    right = len(losses) == run and (run == planned or watch.rule.stops(losses))
-    early = any(watch.rule.stops(losses[:epoch]) for epoch in range(1, run))
-    return (_check("epochs by the rule for stopping early", right and not early, run, planned),)
+    end = watch.rule.end(watch.losses) or planned
+    right = run == len(watch.losses) == end
+    return (_check("epochs by the rule for stopping early", right, run, end),)
 
 
 def _listed(proof: Mapping[str, Any]) -> dict[str, Any]:

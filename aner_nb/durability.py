@@ -72,7 +72,7 @@ class Durability:
                 remedy="Name another file, or remove it to begin anew.",
             )
         state.restore(kept.parameters, kept.slots, kept.updates)
-        watch.losses, watch.best = list(kept.losses), kept.best
+        watch.go_on_from(kept.losses, kept.best)
         return kept.updates
 
     def applied(self, work: Work, update: Update, state: MasterState, watch: StopWatch) -> None:
@@ -82,7 +82,7 @@ class Durability:
         done = update.index + 1
         due = update.ends_epoch if self.every == "epoch" else done % self.every == 0
         if due or done == work.plan.update_count or (update.ends_epoch and watch.over()):
-            losses = tuple(watch.losses) if watch.rule is not None else ()
+            losses = tuple(watch.losses)
             slots = state.optimizer.slots
             save_checkpoint(
                 self.checkpoint,

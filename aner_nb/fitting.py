@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
 from aner_nb.sources import fingerprint
+from aner_nb.stopping import EarlyStopping
 from aner_nb.trial import Trial
 from aner_nb.user_table import Table
 from aner_nb.work import Work
@@ -283,11 +284,19 @@ class DenseNetwork:
     optimizer: ClassVar[OptimizerSpec] = SGD()
     dtype: ClassVar[Dtype] = "float32"
     seed: ClassVar[int] = 0
+    clip_norm: ClassVar[float | None] = None
+    class_weights: ClassVar[Sequence[float] | Literal["balanced"] | None] = None
+    stop_early: ClassVar[EarlyStopping | None] = None
 
     def case(self, data: DataSpec, ranks: Ranks = ("cpu:1",)) -> Case:
         """Return the case that `fit` runs."""
         name = type(self).__name__
-        fields = {"seed": self.seed}
+        fields = {
+            "seed": self.seed,
+            "clip_norm": self.clip_norm,
+            "class_weights": self.class_weights,
+            "stop_early": self.stop_early,
+        }
         return _case(
             name, data, self.layers, self.batch, self.epochs, self.optimizer, self.dtype, ranks, fields
         )

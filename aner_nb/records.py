@@ -144,9 +144,17 @@ def in_words(record: Mapping[str, Any]) -> str:
     >>> in_words({"kind": "sgd", "learning_rate": 0.1, "nesterov": False})
     'sgd (learning_rate 0.1, nesterov False)'
     """
-    values = {name: value for name, value in record.items() if name != "kind"}
-    told = [
-        f"{name} {in_words(value) if isinstance(value, Mapping) else value}" for name, value in values.items()
-    ]
+    values = [f"{name} {told(value)}" for name, value in record.items() if name != "kind"]
     kind = str(record.get("kind", ""))
-    return f"{kind} ({', '.join(told)})" if told else kind
+    if not kind:
+        return ", ".join(values)
+    return f"{kind} ({', '.join(values)})" if values else kind
+
+
+def told(value: object) -> str:
+    """Return a setting as a reader sees it: a record in words, a list with commas, anything else as it is."""
+    if isinstance(value, Mapping):
+        return in_words(cast("Mapping[str, Any]", value))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, cast("Sequence[object]", value)))
+    return str(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, cast
@@ -128,7 +129,11 @@ class PiecewiseConstant:
                 "such as [100, 200] and [0.1, 0.01, 0.001].",
             )
         for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not 0 <= value < sys.float_info.max
+            ):
                 raise CaseError(
                     f"{value!r} is no learning rate.",
                     where=f"{_WHERE}.values",

@@ -22,8 +22,8 @@ class EarlyStopping:
     Examples
     --------
     >>> rule = EarlyStopping(patience=2)
-    >>> rule.stops([3.0, 2.0, 2.5]), rule.stops([3.0, 2.0, 2.5, 2.1]), rule.best([3.0, 2.0, 2.5, 2.1])
-    (False, True, 1)
+    >>> rule.end([3.0, 2.0, 2.5]), rule.end([3.0, 2.0, 2.5, 2.1]), rule.best([3.0, 2.0, 2.5, 2.1])
+    (None, 4, 1)
     """
 
     patience: int
@@ -47,17 +47,27 @@ class EarlyStopping:
         """Return the rule as plain JSON values."""
         return dataclasses.asdict(self)
 
+    def better(self, loss: float, best: float) -> bool:
+        """Return whether a loss is better than the best one; a loss that is not a number never is."""
+        return loss < best - self.min_delta or (math.isnan(best) and not math.isnan(loss))
+
     def best(self, losses: Sequence[float]) -> int:
-        """Return the epoch, 0 for the first, whose loss is the best; a loss that is not a number never is."""
+        """Return the epoch, 0 for the first, whose loss is the best."""
         best = 0
         for epoch, loss in enumerate(losses):
-            if loss < losses[best] - self.min_delta or (math.isnan(losses[best]) and not math.isnan(loss)):
+            if self.better(loss, losses[best]):
                 best = epoch
         return best
 
-    def stops(self, losses: Sequence[float]) -> bool:
-        """Return whether training stops after the last of these epochs."""
-        return len(losses) - 1 - self.best(losses) >= self.patience
+    def end(self, losses: Sequence[float]) -> int | None:
+        """Return the number of epochs after which training stops; None: it does not."""
+        best = 0
+        for epoch, loss in enumerate(losses):
+            if self.better(loss, losses[best]):
+                best = epoch
+            elif epoch - best >= self.patience:
+                return epoch + 1
+        return None
 
 
 def early_stopping_from_record(record: object, where: str) -> EarlyStopping:
@@ -83,22 +93,28 @@ class StopWatch:
 
     rule: EarlyStopping | None
     losses: list[float] = field(default_factory=list)
+    best_epoch: int = 0
+    """0 for the first."""
     best: NDArray[np.float64] | None = None
+
+    def go_on_from(self, losses: Sequence[float], best: NDArray[np.float64] | None) -> None:
+        """Take over what a checkpoint has."""
+        self.losses, self.best = list(losses), best
+        self.best_epoch = self.rule.best(self.losses) if self.rule is not None else 0
 
     def validated(self, loss: float, parameters: NDArray[np.float64]) -> None:
         """Take in an epoch's validation loss."""
+        if self.rule is None:
+            return
         self.losses.append(loss)
-        if self.rule is not None and self.rule.restore_best and self.best_epoch == len(self.losses) - 1:
-            self.best = parameters.copy()
-
-    @property
-    def best_epoch(self) -> int:
-        """The best epoch so far, 0 for the first."""
-        return self.rule.best(self.losses) if self.rule is not None else 0
+        if len(self.losses) == 1 or self.rule.better(loss, self.losses[self.best_epoch]):
+            self.best_epoch = len(self.losses) - 1
+            if self.rule.restore_best:
+                self.best = parameters.copy()
 
     def over(self) -> bool:
         """Return whether training ends here."""
-        return self.rule is not None and self.rule.stops(self.losses)
+        return self.rule is not None and len(self.losses) - 1 - self.best_epoch >= self.rule.patience
 
     def restore_best(self, parameters: NDArray[np.float64]) -> None:
         """Write the best parameters over the last ones, if the rule says so."""

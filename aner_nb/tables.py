@@ -69,6 +69,8 @@ class Row:
     process_vram: float | None = None
     trials: int = 0
     """Measured ones that passed."""
+    epochs: str = ""
+    """After which epochs the trials ended; empty where a case always runs all."""
     status: str
     """``passed``, or why there are no figures."""
 
@@ -99,7 +101,9 @@ class Row:
             self.quality,
             self.agreement,
             number_text(self.largest_rank, 0),
-            str(self.trials) if self.trials else self.status,
+            str(self.trials) + (f", after {self.epochs} epochs" if self.epochs else "")
+            if self.trials
+            else self.status,
         )
 
 
@@ -139,6 +143,7 @@ def _row(case: CaseSummary) -> Row:
         device=_mebibytes(memory.device_bytes) if memory else None,
         process_vram=_mebibytes(memory.process_vram_bytes) if memory else None,
         trials=case.measured,
+        epochs=" and ".join(map(str, case.epochs)),
         status=f"{status}: {case.reason}" if case.reason else status,
     )
 

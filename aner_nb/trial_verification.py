@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aner_nb.case import contract_id_of, work_id_of
+from aner_nb.errors import CaseError
 from aner_nb.plan import TAIL_RULE, Plan
 from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
 from aner_nb.stopping import early_stopping_from_record
@@ -149,7 +150,11 @@ def _stopping_findings(where: str, receipt: TrialReceipt, planned: int) -> Itera
         yield Finding(where, "stopping", "does not fit the case, which says whether training may stop early")
     if stopping is None or record is None:
         return
-    rule = early_stopping_from_record(record, "stop_early")
+    try:
+        rule = early_stopping_from_record(record, "stop_early")
+    except CaseError as error:
+        yield Finding(where, "case.stop_early", f"is no rule: {error}")
+        return
     if not 1 <= stopping.epochs <= planned or stopping.stopped != (stopping.epochs < planned):
         yield Finding(where, "stopping.epochs", f"is {stopping.epochs}; the case has {planned}")
     if stopping.restored != rule.restore_best:
@@ -157,8 +162,7 @@ def _stopping_findings(where: str, receipt: TrialReceipt, planned: int) -> Itera
     if receipt.resumed_from:
         return  # the losses before are not in this receipt
     losses = [math.nan if epoch.loss is None else epoch.loss for epoch in receipt.validation]
-    ends = [epoch for epoch in range(1, len(losses) + 1) if rule.stops(losses[:epoch])]
-    if stopping.epochs != (ends[0] if ends else planned):
+    if stopping.epochs != (rule.end(losses) or planned):
         yield Finding(where, "stopping.epochs", "is not where the validation losses end the training")
     if losses and stopping.best_epoch != rule.best(losses):
         yield Finding(where, "stopping.best_epoch", "is not the epoch with the best validation loss")

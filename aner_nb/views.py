@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from aner_nb.layers import layer_in_words
-from aner_nb.records import in_words
+from aner_nb.records import in_words, told
 
 _NANOSECONDS: Final = 1e9
 _QUIET: Final = "opacity:.75"
@@ -61,6 +61,7 @@ def case_html(case: Any) -> str:
         ("dtype", case.dtype),
         ("batch, epochs", f"{case.batch} rows over all ranks, {case.epochs} epochs"),
         ("optimizer", in_words(record["optimizer"])),
+        *((name.replace("_", " "), told(value)) for name, value in case.training_record().items()),
         ("seed", case.seed),
         ("contract id", case.contract_id[:16]),
     ]
@@ -150,6 +151,10 @@ def _outcome(receipt: Any) -> list[tuple[str, object]]:
         pairs.append(
             ("updates", f"{counts.updates:,} over {counts.rows:,} rows; {counts.parameters:,} parameters")
         )
+    if receipt.stopping is not None:
+        ended = "stopped early after" if receipt.stopping.stopped else "all"
+        best = f"the best was epoch {receipt.stopping.best_epoch + 1}"
+        pairs.append(("epochs", f"{ended} {receipt.stopping.epochs:,}; {best}"))
     if receipt.fingerprints is not None:
         pairs.append(("final parameters", receipt.fingerprints.final_parameters[:16]))
     return pairs

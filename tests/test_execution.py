@@ -334,8 +334,8 @@ def test_a_broken_contract_fails_the_trial_and_names_the_check(monkeypatch: pyte
 
 
 def _one_row_short(compute: Any) -> Any:
-    def short(self: Any, parameters: Any, block: tuple[int, int], out: Any) -> Any:
-        return compute(self, parameters, (block[0], block[1] - 1), out)
+    def short(self: Any, parameters: Any, block: tuple[int, int], out: Any, update: int) -> Any:
+        return compute(self, parameters, (block[0], block[1] - 1), out, update)
 
     return short
 

@@ -119,6 +119,7 @@ def test_pieces_change_after_their_boundary(boundaries: list[int], update: int) 
             {"kind": "piecewise_constant", "boundaries": [2], "values": [1, "fast"]},
             "'fast' is no learning rate",
         ),
+        ({"kind": "piecewise_constant", "boundaries": [2], "values": [1, 10**400]}, "is no learning rate"),
         ({"kind": "piecewise_constant", "boundaries": [2], "values": [1, -0.5]}, "-0.5 is no learning rate"),
     ],
 )

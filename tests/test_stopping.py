@@ -23,7 +23,8 @@ from aner_nb.events import Event
 from aner_nb.progress import Progress
 from aner_nb.receipts import TrialReceipt
 from aner_nb.sources import fingerprint
-from aner_nb.stopping import EarlyStopping
+from aner_nb.stopping import EarlyStopping, StopWatch
+from aner_nb.tables import rows_of
 from aner_nb.trial_verification import receipt_findings
 
 NOISY = aner.SGD(2.0)  # too large a step: the validation loss soon ceases to fall
@@ -72,8 +73,15 @@ def keras_epochs(losses: list[float], rule: EarlyStopping) -> int:
 
 
 def our_epochs(losses: list[float], rule: EarlyStopping) -> int:
-    ends = [epoch for epoch in range(1, len(losses) + 1) if rule.stops(losses[:epoch])]
-    return ends[0] if ends else len(losses)
+    watch = StopWatch(rule)
+    for loss in losses:
+        watch.validated(loss, np.zeros(1))
+        if watch.over():
+            break
+    end = rule.end(losses) or len(losses)
+    assert len(watch.losses) == end
+    assert watch.best_epoch == rule.best(losses[:end])
+    return end
 
 
 @pytest.mark.tensorflow
@@ -85,6 +93,11 @@ def our_epochs(losses: list[float], rule: EarlyStopping) -> int:
 def test_the_rule_is_that_of_keras(losses: list[float], patience: int, min_delta: float) -> None:
     rule = EarlyStopping(patience, min_delta)
     assert our_epochs(losses, rule) == keras_epochs(losses, rule)
+
+
+def test_many_epochs_are_decided_in_one_pass() -> None:
+    losses = [1.0 / (1 + epoch) for epoch in range(200_000)]
+    assert EarlyStopping(5).end([*losses, *[1.0] * 5]) == 200_005
 
 
 @given(st.lists(st.floats(allow_nan=True), min_size=1, max_size=12), st.integers(1, 4))
@@ -108,6 +121,7 @@ def test_a_trial_stops_and_passes_and_says_where(ranks: list[Any]) -> None:
     assert trial.steps is not None
     assert len(trial.steps.loss) == len(trial.steps.rows) == counts.updates
     assert f"stopped early after {stopping.epochs} epochs" in str(trial)
+    assert f"stopped early after {stopping.epochs}; the best was epoch" in trial._repr_html_()
     assert all(check.passed for check in trial.receipt.checks)
     assert "epochs by the rule for stopping early" in [check.name for check in trial.receipt.checks]
 
@@ -185,6 +199,9 @@ def test_verification_accepts_an_early_stop_and_finds_a_wrong_one() -> None:
     assert found == {"stopping.best_epoch"}
     found = {finding.field for finding in receipt_findings("t", changed(trial, stopping=None))}
     assert "stopping" in found
+    case = {**receipt.case, "stop_early": {"patience": -1}}
+    found = {finding.field for finding in receipt_findings("t", changed(trial, case=case))}
+    assert "case.stop_early" in found
     losses = [msgspec.structs.replace(epoch, loss=1.0 / (1 + epoch.epoch)) for epoch in receipt.validation]
     found = {finding.field for finding in receipt_findings("t", changed(trial, validation=tuple(losses)))}
     assert "stopping.epochs" in found
@@ -199,6 +216,8 @@ def test_different_ends_show_and_are_not_compared() -> None:
     same = summarise([alone, other], ["early", "group"])
     assert [case.epochs for case in same.cases] == [(alone.stopping.epochs,)] * 2
     assert same.cases[1].fit_comparison is not None
+    cells = [row.cells()[-1] for row in rows_of(same, [case_of(), group])]
+    assert cells == [f"1, after {alone.stopping.epochs} epochs"] * 2
     assert not [line for line in same.warnings if "stopped after" in line]
     ended = msgspec.structs.replace(other.stopping, epochs=alone.stopping.epochs + 1)  # type: ignore[type-var]
     apart = summarise([alone, msgspec.structs.replace(other, stopping=ended)], ["early", "group"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 import aner_nb as aner
 from aner_nb.case import case_from_record
 from aner_nb.errors import CaseError
+from aner_nb.layers import Dense, LayerNorm
 from aner_nb.model import gradient_sum
+from aner_nb.plain import read_yaml
 from aner_nb.plan import Plan
 from aner_nb.work import Work, make_work
 
@@ -19,7 +23,11 @@ SCHEDULE |= {"warmup_target": 0.0625, "warmup_steps": 2}
 RECORD: dict[str, Any] = {
     "name": "all",
     "data": {"source": "iris"},
-    "layers": [{"units": 8, "l2": 0.125, "activation": "tanh"}, {"units": 3, "l2": 0.25}],
+    "layers": [
+        {"units": 8, "l2": 0.125, "activation": "tanh"},
+        {"kind": "layer_norm", "epsilon": 0.25},
+        {"units": 3, "l2": 0.25},
+    ],
     "batch": 30,
     "epochs": 3,
     "dtype": "float64",
@@ -41,6 +49,10 @@ def keras_model(work: Work) -> Any:
 
     layers: list[Any] = [keras.Input((work.model.features,))]
     for layer in work.model.layers:
+        if isinstance(layer, LayerNorm):
+            layers.append(keras.layers.LayerNormalization(epsilon=layer.epsilon, dtype="float64"))
+            continue
+        assert isinstance(layer, Dense)
         regularizer = keras.regularizers.L2(layer.l2) if layer.l2 else None
         layers.append(
             keras.layers.Dense(layer.units, layer.activation, kernel_regularizer=regularizer, dtype="float64")
@@ -154,6 +166,8 @@ def test_validation_and_test_know_neither_l2_nor_class_weights() -> None:
         ({"clip_norm": 0}, "case 'all': clip_norm: 0 is out of range. Give a finite number above 0"),
         ({"clip_norm": "long"}, "clip_norm: 'long' is out of range"),
         ({"class_weights": [1, -1, 1]}, "does not weigh the classes"),
+        ({"class_weights": [1, 10**400]}, "does not weigh the classes"),
+        ({"class_weights": {"a": 1}}, "does not weigh the classes"),
         ({"class_weights": []}, "does not weigh the classes"),
         ({"class_weights": "equal"}, "'equal' does not weigh the classes"),
         ({"class_weights": [1, 2]}, "there are 2 weights for 3 classes"),
@@ -172,3 +186,37 @@ def test_numbers_have_no_classes_to_weigh() -> None:
     )
     with pytest.raises(CaseError, match="the targets are numbers, not classes"):
         make_work(case)
+
+
+def test_the_page_writes_one_case_in_two_ways() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text("utf-8")
+    yaml, code = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("yaml", "python"))
+    assert (len(yaml), len(code)) == (1, 1)
+    names: dict[str, Any] = {}
+    exec(code[0], names)
+    assert case_from_record(read_yaml(yaml[0], "page")) == names["case"]
+
+
+def test_a_class_may_say_how_training_goes() -> None:
+    class Flowers(aner.DenseNetwork):
+        layers = (8, aner.Dropout(0.25), 3)
+        clip_norm = 0.5
+        class_weights = "balanced"
+        stop_early = aner.EarlyStopping(3)
+
+    case = Flowers().case(aner.iris(), ["numpy"])
+    assert (case.clip_norm, case.class_weights, case.stop_early) == (0.5, "balanced", aner.EarlyStopping(3))
+    assert case == case_from_record(case.to_record())
+
+
+def test_a_case_shows_its_settings() -> None:
+    page = case_of(stop_early={"patience": 3})._repr_html_()
+    for words in (
+        "8 tanh L2 0.125, layer norm, 3 linear L2 0.25",
+        "0.5, 1.0, 4.0",
+        "patience 3, min_delta 0.0",
+    ):
+        assert words in page
+    assert "cosine_decay (initial_learning_rate 0.0, decay_steps 8" in page
+    plain = aner.Case("plain", data=aner.iris(), layers=[3], batch=30, epochs=1)._repr_html_()
+    assert "clip norm" not in plain

@@ -15,7 +15,7 @@ from aner_nb.front_ends import front_end
 from aner_nb.layers import Dense, layer_in_words
 from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
-from aner_nb.records import in_words
+from aner_nb.records import in_words, told
 from aner_nb.suites import Suite, suite, suite_names
 from aner_nb.widgets.panel import Command, Panel, coded, one_line
 
@@ -259,5 +259,9 @@ def facts(case: Case) -> list[tuple[str, str]]:
         ("batch", f"{case.batch} rows over all ranks"),
         ("epochs", str(case.epochs)),
         ("optimizer", in_words(case.optimizer.to_record()).replace("_", " ")),
+        *(
+            (name.replace("_", " "), told(value).replace("_", " "))
+            for name, value in case.training_record().items()
+        ),
         ("seed", str(case.seed)),
     ]

@@ -35,9 +35,23 @@ batch: 16
 epochs: 1
 channel: socket
 """
+TRAINING = """\
+name: training
+data: iris
+layers: [{units: 8, l2: 0.001}, {kind: layer_norm}, {kind: dropout, rate: 0.2}, 3]
+batch: 16
+epochs: 9
+optimizer:
+  kind: adamw
+  learning_rate: {kind: cosine_decay, initial_learning_rate: 0, decay_steps: 9, warmup_target: 0.1, warmup_steps: 2}
+clip_norm: 1.0
+class_weights: [1, 2, 0.5]
+stop_early: {patience: 3, min_delta: 0.01, restore_best: true}
+"""
 
 
 def main() -> None:
+    write("suite", "training.yaml", TRAINING.encode())
     write("suite", "suite.yaml", SUITE.encode())
     write("suite", "case.yaml", CASE.encode())
     chosen = suite()

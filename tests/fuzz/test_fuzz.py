@@ -31,6 +31,12 @@ FIELDS = (
     "optimizer",
     "split",
     "dtype",
+    "kind",
+    "learning_rate",
+    "clip_norm",
+    "class_weights",
+    "stop_early",
+    "rate",
 )
 
 leaves = (
