@@ -6,8 +6,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 STAMP := $(VENV)/.installed
 TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
+DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: demo test test-fast test-browser images check lab front-end bench clean
+.PHONY: demo test test-fast test-browser images check docs lab front-end bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
@@ -31,6 +32,10 @@ check: $(TESTS_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest tests/test_guide.py
+
 lab: $(LAB_STAMP)
 	$(BIN)/jupyter lab $(wildcard notebooks)
 
@@ -43,7 +48,7 @@ bench: $(TESTS_STAMP)
 	$(BIN)/python benchmarks/peers.py
 
 clean:
-	rm -rf $(VENV) build dist results artefacts
+	rm -rf $(VENV) build dist results artefacts site
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -58,6 +63,10 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(TESTS_STAMP): $(STAMP)
 	$(PIP) "pip>=25.1"
 	$(PIP) --group dev
+	@touch $@
+
+$(DOCS_STAMP): $(TESTS_STAMP)
+	$(PIP) --group docs
 	@touch $@
 
 $(LAB_STAMP): $(STAMP)

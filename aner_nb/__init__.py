@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aner_nb.data import arrays as arrays
     from aner_nb.data import digits as digits
     from aner_nb.data import iris as iris
+    from aner_nb.data import stored as stored
     from aner_nb.data import table as table
     from aner_nb.data import teacher as teacher
     from aner_nb.durability import Durability as Durability
@@ -69,6 +70,7 @@ _HOME: Final = {
     "arrays": "data",
     "digits": "data",
     "iris": "data",
+    "stored": "data",
     "table": "data",
     "teacher": "data",
     "AnerError": "errors",

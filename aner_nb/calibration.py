@@ -87,7 +87,7 @@ def calibrate(case: Case, host: RankHost, *, stop: Callable[[], None] = lambda: 
 
 def _setup(setup: RankSetup, partition: Partition) -> RankSetup:
     blocks = {(0, share) for share in _shares(setup.plan.batch, setup.rank_count)}
-    return dataclasses.replace(setup, rows=len(partition.features), blocks=tuple(sorted(blocks)))
+    return dataclasses.replace(setup, rows=len(partition.features), blocks=tuple(sorted(blocks)), files=None)
 
 
 def _shares(rows: int, rank_count: int) -> list[int]:

@@ -17,6 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+_AT_A_TIME: Final = 2**20
+"""Words of a long stream: what is drawn in between would take four times the memory."""
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
@@ -85,4 +87,7 @@ def normal(seed: int, stream: str, shape: tuple[int, ...]) -> NDArray[np.float64
 
 def permutation(seed: int, stream: str, count: int) -> NDArray[np.int64]:
     """Return a permutation of ``0 … count - 1``, int64: the stable order of the stream's words."""
-    return np.argsort(words(seed, stream, count), kind="stable").astype(np.int64)
+    drawn = np.empty(count, np.uint64)
+    for start in range(0, count, _AT_A_TIME):
+        drawn[start : start + _AT_A_TIME] = words(seed, stream, min(_AT_A_TIME, count - start), start)
+    return np.argsort(drawn, kind="stable").astype(np.int64, copy=False)

@@ -7,7 +7,7 @@ normalization is fitted on training rows only; validation and test rows are only
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -28,13 +28,14 @@ from aner_nb.sources import (
 )
 from aner_nb.splits import Split
 from aner_nb.user_arrays import OWN_SOURCES, Arrays, KeptArrays
+from aner_nb.user_files import Stored, describe_stored
 from aner_nb.user_table import Missing, Table, describe_table
 
 _BLOCK_ROWS: Final = 256
 """Rows that are summed or transformed at a time. Part of the declared order of summation: do not change."""
 
 
-DataSpec = Iris | Digits | Teacher | Arrays | Table | KeptArrays
+DataSpec = Iris | Digits | Teacher | Arrays | Table | Stored | KeptArrays
 
 
 def iris() -> Iris:
@@ -136,6 +137,44 @@ def table(
     )
 
 
+def stored(
+    path: str | Path,
+    *,
+    target: str,
+    task: Task = "classification",
+    budget_bytes: int = 256 * 2**20,
+    cache: str | Path | None = None,
+    name: str = "stored",
+) -> Stored:
+    """Describe your own Parquet files that are larger than memory: a file, or a folder of files in order of names.
+
+    All columns but the target are features, and numbers; encode the rest when the files are written. The files are
+    read once now, for the fingerprint, and by each trial; what a trial prepares of them stays in the cache folder.
+
+    Parameters
+    ----------
+    budget_bytes
+        Most that rows take at a time: a rank whose rows are more streams them from the files, shard by shard.
+    cache
+        Folder for prepared rows, about as large as the data; None: beside the path.
+    name
+        Of the data, in receipts and reports: it is published. Names of columns and files are not.
+
+    Raises
+    ------
+    CaseError
+        If the files cannot be used as they are; the sentence tells what to change.
+    """
+    return describe_stored(
+        Path(path).resolve(),
+        target=target,
+        task=task,
+        name=name,
+        cache=Path(cache).resolve() if cache is not None else None,
+        budget_bytes=budget_bytes,
+    )
+
+
 def data_from_record(record: object, where: str = "data") -> Iris | Digits | Teacher:
     """Build a description from plain values, such as YAML or JSON gives: a mapping, or ``"iris"``.
 
@@ -234,16 +273,33 @@ def fit_normalization(
         If a column's sum or variance is beyond float64.
     """
     count = len(features) if rows is None else len(rows)
-    total, squares = np.zeros(features.shape[1]), np.zeros(features.shape[1])
+
+    def blocks() -> Iterator[NDArray[np.float64]]:
+        return (block for _, block in _blocks(features, rows, filling))
+
+    return dataclasses.replace(normalization_of(blocks, count, features.shape[1]), filling=filling)
+
+
+def normalization_of(
+    blocks: Callable[[], Iterator[NDArray[np.float64]]], count: int, width: int
+) -> Normalization:
+    """Return the normalization of rows that come 256 at a time; `blocks` is called twice, and its arrays are used up.
+
+    Raises
+    ------
+    CaseError
+        As `fit_normalization`, which says how sums are formed.
+    """
+    total, squares = np.zeros(width), np.zeros(width)
     least, most = np.full_like(total, np.inf), np.full_like(total, -np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        for _, block in _blocks(features, rows, filling):
+        for block in blocks():
             np.minimum(least, block.min(axis=0), out=least)
             np.maximum(most, block.max(axis=0), out=most)
             total += _column_sums(block)
         # A constant column's mean is its value: the rounded mean could differ, and leave a tiny deviation.
         mean = np.where(least == most, least, total / count)
-        for _, block in _blocks(features, rows, filling):
+        for block in blocks():
             np.subtract(block, mean, out=block)
             squares += _column_sums(np.square(block, out=block))
         deviation = np.sqrt(squares / count)
@@ -254,7 +310,7 @@ def fit_normalization(
             where="data.features",
             remedy="Rescale the column; columns count from 0.",
         )
-    return Normalization(mean=mean, scale=np.where(deviation > 0, deviation, 1.0), filling=filling)
+    return Normalization(mean=mean, scale=np.where(deviation > 0, deviation, 1.0))
 
 
 def _column_sums(block: NDArray[np.float64]) -> NDArray[np.float64]:

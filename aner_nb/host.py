@@ -23,6 +23,7 @@ from aner_nb.channels.socket import Invitation, connect
 from aner_nb.channels.stream import FrameStream, StreamRankEnd
 from aner_nb.dropout import RowMasks, make_masks
 from aner_nb.errors import AnerError, RankLost
+from aner_nb.file_rows import FileRows, RowsFile
 from aner_nb.model import Model
 from aner_nb.plan import Plan
 from aner_nb.rank import serve
@@ -52,6 +53,8 @@ class RankSetup:
     resident: bool
     blocks: tuple[tuple[int, int], ...]
     """The blocks of its rows that will be asked for."""
+    files: tuple[RowsFile, RowsFile] | None = None
+    """Features and targets of all training rows in the plan's order, for a rank on the host that has the files."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""
@@ -60,6 +63,7 @@ class RankSetup:
             "placement": dataclasses.asdict(self.placement),
             "model": self.model.to_record(),
             "plan": dataclasses.asdict(self.plan),
+            "files": [dataclasses.asdict(file) for file in self.files] if self.files else None,
         }
 
     @classmethod
@@ -71,6 +75,7 @@ class RankSetup:
             "placement": Placement(**record["placement"]),
             "model": Model.from_record(record["model"]),
             "plan": Plan(**dict(plan, weights=tuple(plan["weights"]))),
+            "files": _files(record["files"]),
             "blocks": tuple((int(start), int(stop)) for start, stop in record["blocks"]),
         }
         return cls(**values)
@@ -79,6 +84,13 @@ class RankSetup:
     def targets_shape(self) -> tuple[int, ...]:
         """Shape of the partition's targets."""
         return (self.rows, self.targets_width) if self.targets_width else (self.rows,)
+
+
+def _files(records: Any) -> tuple[RowsFile, RowsFile] | None:
+    if records is None:
+        return None
+    features, targets = (RowsFile(file["path"], file["dtype"], tuple(file["shape"])) for file in records)
+    return features, targets
 
 
 def describe_worker() -> dict[str, Any]:
@@ -170,8 +182,14 @@ def bytes_of(array: NDArray[Any]) -> memoryview:
 
 
 def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int) -> None:
-    features = stream.receive_array(setup.dtype, (setup.rows, setup.model.features))
-    targets = stream.receive_array(setup.targets_dtype, setup.targets_shape)
+    features: Any
+    targets: Any
+    if setup.files is not None:
+        runs = setup.plan.runs(setup.rank)
+        features, targets = (FileRows(file, runs) for file in setup.files)
+    else:
+        features = stream.receive_array(setup.dtype, (setup.rows, setup.model.features))
+        targets = stream.receive_array(setup.targets_dtype, setup.targets_shape)
     partition = Partition(cast("NDArray[np.floating]", features), targets)
     hosted = HostedRank(setup, partition, receive_ns=time.perf_counter_ns() - began)
     del partition, features, targets  # resident rows live on the device alone

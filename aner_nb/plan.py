@@ -109,6 +109,14 @@ class Plan:
             pieces.append(order[start : start + counts[rank]])
         return np.concatenate(pieces)
 
+    def runs(self, rank: int) -> list[tuple[int, int]]:
+        """Return the rows of `partition` as (first, count), where the training rows lie in the plan's order."""
+        runs: list[tuple[int, int]] = []
+        for batch in range(self.batch_count):
+            counts = shard_rows(self.batch_rows(batch), self.weights)
+            runs.append((batch * self.batch + sum(counts[:rank]), counts[rank]))
+        return runs
+
     def updates(self, start: int = 0) -> Iterator[Update]:
         """Yield the updates from number `start` on; cheap, and repeatable."""
         blocks = self._blocks()

@@ -160,6 +160,9 @@ class RankRecord(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload_bytes: Annotated[int, fact("Through sockets in one update, both ways.", "bytes")]
     fresh_process: Annotated[bool, fact("Whether its process was started for this trial.")]
     staging: Annotated[str, fact("resident or streamed.")]
+    row_budget_bytes: Annotated[
+        int | None, fact("Most that rows may take to be resident where that is not declared.", "bytes")
+    ] = None
     proof: Annotated[ProofRecord, fact("Where gradients were computed.")]
     trace_count: Annotated[int, fact("How often the gradient function was traced.")]
     receive_ns: Annotated[int, fact("Connecting and receiving rows.", "ns")]

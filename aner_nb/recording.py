@@ -35,8 +35,9 @@ from aner_nb.receipts import (
     StoppingRecord,
 )
 from aner_nb.stopping import StopWatch
+from aner_nb.user_files import Stored
 from aner_nb.user_table import Table
-from aner_nb.work import Work, staging
+from aner_nb.work import Work, budget_bytes, staging
 
 if TYPE_CHECKING:
     import pandas
@@ -157,6 +158,7 @@ def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankReco
         payload_bytes=channel.payload_bytes,
         fresh_process=bool(ready["fresh_process"]),
         staging=staging(work.case, partition),
+        row_budget_bytes=budget_bytes(work.case),
         proof=ProofRecord(**dict(proof, produced_on=tuple(proof["produced_on"]))),
         trace_count=closing["trace_count"],
         receive_ns=ready["receive_ns"],
@@ -180,7 +182,7 @@ def rank_record(work: Work, ranks: Ranks, record: Record, rank: int) -> RankReco
 
 def private_facts(case: Case) -> dict[str, dict[str, Any]]:
     """Return what a receipt keeps and nobody publishes: this process, and the names in a person's own table."""
-    names = case.data.private_record() if isinstance(case.data, Table) else {}
+    names = case.data.private_record() if isinstance(case.data, Table | Stored) else {}
     return {"host": {"name": platform.node(), "pid": os.getpid()}, "data": names}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -102,11 +103,13 @@ class Session:
             kind="shared_memory" if shared else "socket",
             encryption=arrival.encryption,
         )
-        stream.send_document(Kind.DOCUMENT, setup.to_record())
+        files = setup.files if shared else None
+        stream.send_document(Kind.DOCUMENT, dataclasses.replace(setup, files=files).to_record())
         if shared:
             send_arena(arrival.connection, self._arena)
-        stream.send_array(partition.features)
-        stream.send_array(partition.targets)
+        if files is None:
+            stream.send_array(partition.features)
+            stream.send_array(partition.targets)
 
     def _gone(self, rank: int, stream: FrameStream, error: OSError) -> AnerError:
         """Return what ended a rank while it was sent its rows: what it told before it left, else its loss."""

@@ -122,7 +122,7 @@ def fingerprint(*arrays: NDArray[Any], rows: NDArray[np.int64] | None = None) ->
             )
         shape = array.shape if rows is None else (len(rows), *array.shape[1:])
         digest.update(f"{array.dtype.name} {'x'.join(map(str, shape))}\n".encode())
-        for block in _canonical_bytes(np.atleast_1d(array), rows):
+        for block in _canonical_bytes(array if array.ndim else array.reshape(1), rows):
             digest.update(block.data)
     return digest.hexdigest()
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from aner_nb.errors import CaseError
 from aner_nb.sources import MAX_CLASSES, Record, Source, fingerprint, first_not_finite, make_source
 
-OWN_SOURCES: Final = ("arrays", "table")
+OWN_SOURCES: Final = ("arrays", "table", "stored")
 """Sources of a person's own rows: their records describe them, and cannot bring them back."""
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from aner_nb.backends.base import Partition
 from aner_nb.case import Case, Placement
 from aner_nb.data import PreparedData, load, prepare
 from aner_nb.errors import CaseError
+from aner_nb.file_rows import FileRows, RowsFile
 from aner_nb.host import RankSetup
 from aner_nb.master import Shaping
 from aner_nb.model import Labels, Model, make_model
 from aner_nb.plan import Plan, make_plan
 from aner_nb.splits import Split, split
+from aner_nb.staging import stage
+from aner_nb.user_files import Stored
 
 RESIDENT_BUDGET_BYTES: Final = 2**30
 """A partition of up to this size stays on its rank's device when the case's staging is ``auto``."""
@@ -45,10 +48,14 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
         If data, layers and loss don't fit each other.
     """
     began = time.perf_counter_ns()
-    source = load(case.data)
-    loaded = time.perf_counter_ns()
-    parts = split(source, case.split, seed=case.seed)
-    data = prepare(source, parts, dtype=case.dtype)
+    if isinstance(case.data, Stored):
+        data, parts = stage(case.data, case)
+        loaded = time.perf_counter_ns()
+    else:
+        source = load(case.data)
+        loaded = time.perf_counter_ns()
+        parts = split(source, case.split, seed=case.seed)
+        data = prepare(source, parts, dtype=case.dtype)
     model = make_model(case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task)
     weights = class_weights_of(case, data.train.targets, data.outputs, data.task)
     if weights:
@@ -74,7 +81,7 @@ def class_weights_of(case: Case, targets: Labels, outputs: int, task: str) -> tu
     if task != "classification":
         raise CaseError("the targets are numbers, not classes.", where=where, remedy="Leave the field out.")
     if case.class_weights == "balanced":
-        counts = np.bincount(targets, minlength=outputs)
+        counts = np.bincount(targets[:], minlength=outputs)
         if not counts.all():
             raise CaseError(
                 f"class {int(counts.argmin())} has no training row, so nothing can balance it.",
@@ -104,6 +111,12 @@ def with_ranks(work: Work, ranks: Sequence[tuple[Placement, int]]) -> Work:
 
 
 def _partitions(data: PreparedData, plan: Plan) -> tuple[Partition, ...]:
+    stored, targets = cast("object", data.train.features), cast("object", data.train.targets)
+    if isinstance(stored, FileRows) and isinstance(targets, FileRows):
+        every = [plan.runs(rank) for rank in range(len(plan.weights))]
+        return tuple(
+            Partition(cast("Any", stored.in_runs(runs)), cast("Any", targets.in_runs(runs))) for runs in every
+        )
     chosen = [plan.partition(rank) for rank in range(len(plan.weights))]
     return tuple(Partition(data.train.features[rows], data.train.targets[rows]) for rows in chosen)
 
@@ -126,14 +139,39 @@ def make_setups(work: Work) -> list[RankSetup]:
                 targets_width=targets.shape[1] if targets.ndim == 2 else 0,
                 resident=staging(work.case, partition) == "resident",
                 blocks=tuple(work.plan.blocks(rank)),
+                files=_files(partition),
             )
         )
     return setups
 
 
+def _files(partition: Partition) -> tuple[RowsFile, RowsFile] | None:
+    features, targets = cast("object", partition.features), cast("object", partition.targets)
+    if isinstance(features, FileRows) and isinstance(targets, FileRows):
+        return features.file, targets.file
+    return None
+
+
 def staging(case: Case, partition: Partition) -> str:
     """Return how a partition reaches its device: as declared, or by size where that is ``auto``."""
+    if isinstance(case.data, Stored):
+        _check_shards(case, case.data, partition)
     if case.staging != "auto":
         return case.staging
-    small = partition.features.nbytes + partition.targets.nbytes <= RESIDENT_BUDGET_BYTES
+    small = partition.features.nbytes + partition.targets.nbytes <= budget_bytes(case)
     return "resident" if small else "streamed"
+
+
+def budget_bytes(case: Case) -> int:
+    """Return the most that the rows of a rank may take in its memory; with more they are streamed."""
+    return case.data.budget_bytes if isinstance(case.data, Stored) else RESIDENT_BUDGET_BYTES
+
+
+def _check_shards(case: Case, data: Stored, partition: Partition) -> None:
+    row = partition.features.nbytes // max(1, len(partition.features))
+    if min(case.batch, len(partition.features)) * row > data.budget_bytes:
+        raise CaseError(
+            f"a batch of {case.batch:,} rows is over the budget of {data.budget_bytes:,} bytes.",
+            where=f"case {case.name!r}: batch",
+            remedy="Give a smaller batch, or a larger budget_bytes to stored(…).",
+        )

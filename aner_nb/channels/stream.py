@@ -83,9 +83,12 @@ class FrameStream:
         self.send(Header(kind, self._run_id, payload_bytes=len(text)), memoryview(text))
 
     def send_array(self, array: NDArray[np.generic]) -> None:
-        """Send the bytes of a C-contiguous array."""
-        payload = array.reshape(-1).view(np.uint8).data
-        self.send(Header(Kind.ARRAY, self._run_id, payload_bytes=len(payload)), payload)
+        """Send the bytes of a C-contiguous array, or of rows in a file, which are read some at a time."""
+        self._connection.settimeout(_SEND_SECONDS)
+        self._connection.sendall(Header(Kind.ARRAY, self._run_id, payload_bytes=array.nbytes).encode())
+        step = max(1, _SEND_BYTES * len(array) // max(1, array.nbytes))
+        for start in range(0, len(array), step):
+            self._connection.sendall(array[start : start + step].reshape(-1).view(np.uint8).data)
 
     def receive_header(self, timeout: float | None = None) -> Header:
         """Wait for the next header; `timeout` in seconds bounds each wait for bytes."""
