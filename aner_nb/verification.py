@@ -25,7 +25,7 @@ from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
 from aner_nb.inventory import configuration_id, is_opaque
 from aner_nb.plain import read_json
-from aner_nb.receipts import ReceiptError, TrialReceipt, public_receipt_of
+from aner_nb.receipts import ADDED_FIELDS, ReceiptError, TrialReceipt, public_receipt_of
 from aner_nb.suites import case_of_record
 from aner_nb.trial_verification import Finding, receipt_findings, suite_findings
 
@@ -198,7 +198,7 @@ def _parse_trial(line: bytes, where: str, findings: list[Finding]) -> TrialRecei
         findings.append(Finding(where, "case", "is not written out in full"))
         return None
     view = json.loads(json.dumps(public_view(receipt)))
-    for field in sorted(set(view) ^ set(record)):
+    for field in sorted((set(view) ^ set(record)) - (ADDED_FIELDS & set(view))):
         findings.append(Finding(where, field, "is missing" if field in view else "is not a public field"))
     different = [field for field in view if field in record and view[field] != record[field]]
     findings += [Finding(where, field, "has missing, private or changed parts") for field in different]

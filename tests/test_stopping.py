@@ -26,6 +26,7 @@ from aner_nb.sources import fingerprint
 from aner_nb.stopping import EarlyStopping, StopWatch
 from aner_nb.tables import rows_of
 from aner_nb.trial_verification import receipt_findings
+from aner_nb.verification import verify
 
 NOISY = aner.SGD(2.0)  # too large a step: the validation loss soon ceases to fall
 
@@ -260,3 +261,9 @@ def test_the_rule_survives_its_record() -> None:
 def test_what_is_no_rule_is_refused(rule: object, sentence: str) -> None:
     with pytest.raises(CaseError, match=sentence):
         case_of(stop_early=rule)
+
+
+def test_the_shipped_bundle_is_older_than_early_stopping_and_still_verifies() -> None:
+    folder = Path(__file__).parent.parent / "docs" / "results" / "cpu"
+    assert b'"stopping"' not in (folder / "trials.jsonl").read_bytes()
+    assert verify(folder) == []
