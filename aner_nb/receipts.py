@@ -14,9 +14,9 @@ from aner_nb.facts import Record, fact, private
 from aner_nb.plain import read_json
 
 SCHEMA_VERSION: Final = 1
-ADDED_FIELDS: Final = frozenset({"stopping"})
-"""Fields that a receipt of this schema version may lack, since it was written before there were any: they then have
-their default, which says that what they are about was not used."""
+ADDED_FIELDS: Final = frozenset({"stopping", "row_budget_bytes"})
+"""Fields, at any depth, that a receipt of this schema version may lack, since it was written before there were any:
+they then have their default, which says that what they are about was not used."""
 
 Role = Literal["warm_up", "measured"]
 Status = Literal["passed", "failed", "cancelled", "not_run"]

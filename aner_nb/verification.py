@@ -198,11 +198,26 @@ def _parse_trial(line: bytes, where: str, findings: list[Finding]) -> TrialRecei
         findings.append(Finding(where, "case", "is not written out in full"))
         return None
     view = json.loads(json.dumps(public_view(receipt)))
-    for field in sorted((set(view) ^ set(record)) - (ADDED_FIELDS & set(view))):
+    record = _with_added(record, view)
+    for field in sorted(set(view) ^ set(record)):
         findings.append(Finding(where, field, "is missing" if field in view else "is not a public field"))
     different = [field for field in view if field in record and view[field] != record[field]]
     findings += [Finding(where, field, "has missing, private or changed parts") for field in different]
     return receipt
+
+
+def _with_added(record: Any, view: Any) -> Any:
+    """Return what was published, with the fields that only later versions have, as the view has them."""
+    if isinstance(record, dict) and isinstance(view, dict):
+        own, whole = cast("dict[str, Any]", record), cast("dict[str, Any]", view)
+        later = {name: whole[name] for name in ADDED_FIELDS & (whole.keys() - own.keys())}
+        return later | {name: _with_added(value, whole.get(name)) for name, value in own.items()}
+    if isinstance(record, list) and isinstance(view, list):
+        return [
+            _with_added(*pair)
+            for pair in itertools.zip_longest(cast("list[Any]", record), cast("list[Any]", view))
+        ]
+    return record
 
 
 def _path_of(error: Exception) -> str:
