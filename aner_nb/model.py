@@ -6,6 +6,7 @@ This is the canonical CPU reference: the coordinator evaluates with it, and `dev
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -79,8 +80,8 @@ class Model:
     @property
     def places(self) -> tuple[int, ...]:
         """For each layer the place of its first array in the layout."""
-        arrays = [0 if isinstance(layer, Dropout) else 2 for layer in self.layers]
-        return tuple(sum(arrays[:index]) for index in range(len(arrays)))
+        arrays = (0 if isinstance(layer, Dropout) else 2 for layer in self.layers[:-1])
+        return tuple(itertools.accumulate(arrays, initial=0))
 
     @property
     def layout(self) -> Layout:
@@ -282,9 +283,9 @@ def gradient_sum(
     loss, slope = _loss_and_slope(model, outputs[-1], targets, model.class_weights)
     weights = model.layout.views(parameters)
     gradients = model.layout.views(out)
-    drawn = _by_layer(model, masks)
+    drawn, places = _by_layer(model, masks), model.places
     for index in reversed(range(len(model.layers))):
-        layer, place, inputs = model.layers[index], model.places[index], outputs[index]
+        layer, place, inputs = model.layers[index], places[index], outputs[index]
         match layer:
             case Dense():
                 activation = layer.activation or "linear"

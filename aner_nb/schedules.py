@@ -157,7 +157,7 @@ LearningRate = float | Schedule
 
 def rate_of(learning_rate: LearningRate, update: int) -> float:
     """Return the learning rate of update number `update`, 0 for the first."""
-    return learning_rate.rate(update) if isinstance(learning_rate, Schedule) else learning_rate
+    return learning_rate if isinstance(learning_rate, (float, int)) else learning_rate.rate(update)
 
 
 def schedule_to_record(schedule: Schedule) -> dict[str, Any]:
