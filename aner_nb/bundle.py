@@ -21,12 +21,15 @@ from aner_nb.charts import study_charts, svg_png
 from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
 from aner_nb.inventory import is_opaque
+from aner_nb.machine import EMULATED
 from aner_nb.receipts import TrialReceipt
 from aner_nb.report import render_report
 from aner_nb.verification import CHECKSUMS
 
 _CAPACITY: Final = ("system", "machine", "processor", "cores", "usable_cores", "memory_gib")
 _GPU: Final = ("model", "memory_gib", "driver", "compute_capability")
+
+_NO_TESTS: Final = "Emulated results are for tests: publish a study without them."
 
 
 class BundleError(AnerError):
@@ -100,18 +103,18 @@ def results_document(
 
 def _refuse(receipts: Sequence[TrialReceipt], configurations: Mapping[str, Any]) -> None:
     for receipt in receipts:
-        if any(rank.proof.emulated for rank in receipt.ranks):
-            raise BundleError(
-                "a trial ran on an emulated device.",
-                where=receipt.case_name,
-                remedy="Emulated results are for tests: publish a study without them.",
-            )
+        if EMULATED in receipt.software or any(rank.proof.emulated for rank in receipt.ranks):
+            raise BundleError("a trial ran on an emulated device.", where=receipt.case_name, remedy=_NO_TESTS)
     for facts in configurations.values():
         if not isinstance(facts, Mapping) or "platform" not in facts:
             raise BundleError(
                 "the facts of a machine are damaged.",
                 where="configurations.json",
                 remedy="Run a trial into the folder again: they are written anew.",
+            )
+        if EMULATED in facts["capacity"]["packages"]:
+            raise BundleError(
+                "a machine emulates an accelerator.", where=str(facts["platform"]), remedy=_NO_TESTS
             )
         if not is_opaque(str(facts["platform"])):
             raise BundleError(

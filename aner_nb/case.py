@@ -154,6 +154,8 @@ class Case:
     """What a row counts in the training loss, by class; ``balanced``: rows over classes times the class's rows."""
     stop_early: EarlyStopping | None = dataclasses.field(default=None, kw_only=True)
     """None: all epochs are run."""
+    tf32: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether CUDA may round float32 factors to TensorFloat-32: quicker, and other work than float32."""
 
     def __post_init__(self) -> None:
         where = f"case {self.name!r}" if self.name else "case"
@@ -190,6 +192,7 @@ class Case:
                 where=f"{where}: dtype",
                 remedy="Write dtype: float32, or run the case on cpu or cuda.",
             )
+        _check_tf32(where, self.tf32, self.dtype, self.placements)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -238,6 +241,7 @@ class Case:
             "staging": self.staging,
             "collective": self.collective,
             "balance": self.balance,
+            **({"tf32": True} if self.tf32 else {}),
         }
         # What was added later stays out while it is not used: the ids of other cases are what they were.
         return record | self.training_record()
@@ -378,6 +382,21 @@ def _split(split: object, where: str) -> tuple[float, float, float]:
             "such as [0.6, 0.2, 0.2].",
         )
     return (numbers[0], numbers[1], numbers[2])
+
+
+def _check_tf32(where: str, tf32: object, dtype: Dtype, placements: Sequence[Placement]) -> None:
+    if not isinstance(tf32, bool):
+        raise CaseError(
+            f"{tf32!r} is neither true nor false.", where=f"{where}: tf32", remedy="Correct the value."
+        )
+    others = [placement for placement in placements if placement.backend != "cuda"]
+    if tf32 and (dtype != "float32" or others):
+        whose = str(others[0]) if others else dtype
+        raise CaseError(
+            f"{whose} has no TensorFloat-32.",
+            where=f"{where}: tf32",
+            remedy="Leave it out, or write dtype: float32 and place every rank on cuda.",
+        )
 
 
 def _class_weights(weights: object, where: str) -> tuple[float, ...] | Literal["balanced"] | None:

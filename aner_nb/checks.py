@@ -40,7 +40,14 @@ def fixed_checks(
     validated = [event.evaluation.loss for event in record.validation]
     finite = all(np.isfinite(values).all() for values in (state.parameters, record.loss, validated))
     native = all(proof["produced_on"] == [proof["requested"]] for proof in map(_listed, proofs))
+    probes = [ready["probe"] for ready in ranks.ready if ready.get("probe")]
+    probed = Check(
+        name="accelerators' small gradients",
+        passed=all(probe["error"] <= probe["tolerance"] for probe in probes),
+        detail="; ".join(f"{probe['error']:.1e} of {probe['tolerance']:.0e}" for probe in probes),
+    )
     return (
+        *((probed,) if probes else ()),
         _check("updates", record.updates == record.end, record.updates, record.end),
         _check("rows of each rank", rows == expected_rows, rows, expected_rows),
         Check(name="partitions", passed=own == told, detail="ranks hash the rows that were planned"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aner_nb import machine
 from aner_nb.front_ends import front_end_folder
@@ -134,14 +135,14 @@ def _tensorflow(versions: dict[str, str]) -> list[Diagnosis]:
     return lines
 
 
-def _accelerators(facts: dict[str, object]) -> list[Diagnosis]:
+def _accelerators(facts: dict[str, Any]) -> list[Diagnosis]:
     lines: list[Diagnosis] = []
     if sys.platform == "darwin":
         lines.append(
             Diagnosis(
                 "metal",
-                machine.metal_available(),
-                "plug-in " + ("installed" if machine.metal_available() else "not installed"),
+                machine.metal_available(facts),
+                "plug-in " + ("installed" if machine.metal_available(facts) else "not installed"),
                 "pip install 'aner-nb[metal]'",
                 required=False,
             )

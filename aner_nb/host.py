@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from aner_nb import machine
+from aner_nb import cuda, machine
 from aner_nb.backends.base import AbstractGradientFunction, Partition
 from aner_nb.case import Placement
 from aner_nb.channels.frames import Kind
@@ -55,6 +55,7 @@ class RankSetup:
     """The blocks of its rows that will be asked for."""
     files: tuple[RowsFile, RowsFile] | None = None
     """Features and targets of all training rows in the plan's order, for a rank on the host that has the files."""
+    tf32: bool = False
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""
@@ -127,6 +128,7 @@ def open_gradient(setup: RankSetup, partition: Partition) -> AbstractGradientFun
         blocks=setup.blocks,
         resident=setup.resident,
         draw=draw,
+        tf32=setup.tf32,
     )
 
 
@@ -219,6 +221,7 @@ class HostedRank:
             "plan_id": setup.plan.plan_id,
             "partition": fingerprint(partition.features, partition.targets),
             "proof": dataclasses.asdict(self.gradient.proof),
+            "probe": dataclasses.asdict(self.gradient.probe) if self.gradient.probe else None,
             "receive_ns": receive_ns,
             "backend_start_ns": opened - began - self.gradient.compile_ns,
             "compile_ns": self.gradient.compile_ns,
@@ -234,12 +237,7 @@ class HostedRank:
 
     def close(self) -> dict[str, Any]:
         """Release the device and return the closing report."""
-        placement = self._setup.placement
-        vram, reason = (
-            machine.process_vram_bytes(placement.device)
-            if placement.backend == "cuda"
-            else (None, f"{placement.backend} has no video memory of its own")
-        )
+        vram, reason = _vram(self._setup.placement, emulated=self.gradient.proof.emulated)
         device = self.gradient.device_bytes()
         self.gradient.close()
         return {
@@ -252,6 +250,17 @@ class HostedRank:
             "process_vram_reason": reason,
             "noise": machine.noise_sample(),
         }
+
+
+def _vram(placement: Placement, *, emulated: bool) -> tuple[int | None, str]:
+    """Return the video memory of this process, or why there is no figure."""
+    if emulated:
+        return None, "the device is emulated in the host's memory"
+    if placement.backend == "metal":
+        return None, "Metal's buffers lie in the host's memory and overlap the resident size"
+    if placement.backend != "cuda":
+        return None, f"{placement.backend} has no video memory of its own"
+    return cuda.process_vram_bytes(placement.device)
 
 
 def _failure(error: Exception, rank: int) -> dict[str, str]:

@@ -18,8 +18,13 @@ from typing import Any, Final
 
 import psutil
 
+from aner_nb import cuda
+from aner_nb.backends.base import PLUGGABLE_DEVICE_VARIABLE
+
 PACKAGES: Final = ("aner-nb", "numpy", "distributed", "keras")
 TENSORFLOW_NAMES: Final = ("tensorflow", "tensorflow-cpu", "tensorflow-macos")
+EMULATED: Final = "emulated-accelerator"
+"""Stands among the packages of a process that would compute on an emulated device: its results are not published."""
 
 
 def machine_key() -> str:
@@ -41,6 +46,8 @@ def package_versions() -> dict[str, str]:
             versions.setdefault("tensorflow", importlib.metadata.version(name))
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions["tensorflow-metal"] = importlib.metadata.version("tensorflow-metal")
+    if os.environ.get(PLUGGABLE_DEVICE_VARIABLE):
+        versions[EMULATED] = "in use"
     return versions
 
 
@@ -53,7 +60,7 @@ def capacity() -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "usable_cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "gpus": cuda_devices(),
+        "gpus": cuda.devices(),
         "packages": package_versions(),
     }
 
@@ -79,65 +86,16 @@ def processor_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def cuda_devices() -> list[dict[str, Any]]:
-    """Return the CUDA devices that the driver shows: model, memory, driver, compute capability.
-
-    Empty without `nvidia-ml-py` or a driver. The order is the driver's, as ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
-    """
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        devices: list[dict[str, Any]] = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            devices.append(
-                {
-                    "model": str(pynvml.nvmlDeviceGetName(handle)),
-                    "memory_gib": round(pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30),
-                    "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-                    "compute_capability": f"{major}.{minor}",
-                }
-            )
-        return devices
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def process_vram_bytes(device: int) -> tuple[int | None, str]:
-    """Return this process's memory on a CUDA device and, where there is no figure, the reason."""
-    try:
-        import pynvml
-    except ImportError:
-        return None, "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid():
-                used = process.usedGpuMemory
-                return (used, "") if used is not None else (None, "the driver hides memory by process")
-    except pynvml.NVMLError as error:
-        return None, f"the driver answered: {error}"
-    return None, "the driver lists no process with this PID (a container hides it)"
-
-
-def metal_available() -> bool:
-    """Return whether this is macOS on Apple silicon with the Metal plug-in installed."""
-    apple = sys.platform == "darwin" and platform.machine() == "arm64"
-    return apple and "tensorflow-metal" in package_versions()
+def metal_available(facts: Mapping[str, Any]) -> bool:
+    """Return whether a machine is a Mac with Apple silicon and the Metal plug-in, by its `capacity`."""
+    apple = (facts["system"], facts["machine"]) == ("Darwin", "arm64")
+    return apple and "tensorflow-metal" in facts["packages"]
 
 
 def devices(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the placements of this machine by its `capacity`: ``cpu``, then ``cuda:0`` and so on, then ``metal``."""
-    cuda = tuple(f"cuda:{index}" for index in range(len(facts["gpus"])))
-    return ("cpu", *cuda, *(("metal",) if metal_available() else ()))
+    """Return the placements of a machine by its `capacity`: ``cpu``, then ``cuda:0`` and so on, then ``metal``."""
+    cards = tuple(f"cuda:{index}" for index in range(len(facts["gpus"])))
+    return ("cpu", *cards, *(("metal",) if metal_available(facts) else ()))
 
 
 def run_as_batch() -> None:

@@ -18,7 +18,7 @@ _DEVICE_NAMES: Final = {"cuda": "CUDA device", "metal": "Metal device"}
 
 
 def match_offers(placements: Sequence[Placement], offers: Sequence[Offer]) -> tuple[Offer, ...]:
-    """Return the offer for each rank, with the placement that will run; no worker is used twice.
+    """Return the offer for each rank, with the placement that will run; no worker is used twice, and no accelerator.
 
     The most demanding ranks choose first, so that a CPU rank does not take a GPU's worker; each takes the offer
     that wastes least.
@@ -37,7 +37,7 @@ def match_offers(placements: Sequence[Placement], offers: Sequence[Offer]) -> tu
             raise _unavailable(wanted, placements, offers)
         offer = min(fitting, key=lambda offer: _waste(offer, wanted, offers))
         chosen[rank] = offer
-        free = [other for other in free if other.worker != offer.worker]
+        free = [other for other in free if other.worker != offer.worker and not _same_device(other, offer)]
     matched = tuple(
         dataclasses.replace(chosen[rank], placement=_settled(placement, chosen[rank].placement))
         for rank, placement in enumerate(placements)
@@ -56,6 +56,11 @@ def hostable(placements: Sequence[Placement], offers: Sequence[Offer]) -> tuple[
             continue
         chosen.append(rank)
     return tuple(chosen)
+
+
+def _same_device(first: Offer, second: Offer) -> bool:
+    """Return whether both are one accelerator, which two workers of a machine may offer."""
+    return first.placement.backend in _DEVICE_NAMES and first.placement == second.placement
 
 
 def _waste(offer: Offer, wanted: Placement, offers: Sequence[Offer]) -> tuple[int, int, str]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aner_nb.case import contract_id_of, work_id_of
 from aner_nb.errors import CaseError
+from aner_nb.machine import EMULATED
 from aner_nb.plan import TAIL_RULE, Plan
 from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
 from aner_nb.stopping import early_stopping_from_record
@@ -49,6 +50,11 @@ def receipt_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
         yield Finding(where, "contract_id", "is not the id of the case")
     if work_id_of(receipt.case) != receipt.work_id:
         yield Finding(where, "work_id", "is not the id of the work")
+    if EMULATED in receipt.software:
+        yield Finding(where, "software", f"names an {EMULATED}, which is not for publication")
+    for index, rank in enumerate(receipt.ranks):
+        if rank.proof.emulated:
+            yield Finding(where, f"ranks[{index}].proof.emulated", "is not for publication")
     if receipt.status == "passed":
         yield from _passed_findings(where, receipt)
     elif receipt.failure is None:
@@ -87,8 +93,6 @@ def _passed_findings(where: str, receipt: TrialReceipt) -> Iterator[Finding]:
         here = f"ranks[{index}]"
         if rank.proof.produced_on != (rank.proof.requested,):
             yield Finding(where, f"{here}.proof", "shows gradients from another device than requested")
-        if rank.proof.emulated:
-            yield Finding(where, f"{here}.proof.emulated", "is not for publication")
         if rank.trace_count != 1:
             yield Finding(where, f"{here}.trace_count", f"is {rank.trace_count}, not 1")
         if rank.memory.process_vram_bytes is None and not rank.memory.process_vram_reason:

@@ -24,6 +24,7 @@ from aner_nb.analysis import StudySummary, summarise
 from aner_nb.errors import AnerError
 from aner_nb.facts import public_view
 from aner_nb.inventory import configuration_id, is_opaque
+from aner_nb.machine import EMULATED
 from aner_nb.plain import read_json
 from aner_nb.receipts import ADDED_FIELDS, ReceiptError, TrialReceipt, public_receipt_of
 from aner_nb.suites import case_of_record
@@ -243,9 +244,12 @@ def _configuration_findings(bundle: _Bundle) -> Iterator[Finding]:
         try:
             known = configuration_id(facts["capacity"])
             opaque = is_opaque(str(facts["platform"]))
+            emulated = EMULATED in facts["capacity"]["packages"]
         except (LookupError, TypeError, ValueError) as error:
             yield Finding(name, identity[:12], f"lacks {error}")
             continue
+        if emulated:
+            yield Finding(name, identity[:12], f"has an {EMULATED}, which is not for publication")
         if known != identity:
             yield Finding(name, identity[:12], "is not the id of its capacity facts")
         if not opaque or set(facts) != {"platform", "capacity"}:

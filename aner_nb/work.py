@@ -140,6 +140,7 @@ def make_setups(work: Work) -> list[RankSetup]:
                 resident=staging(work.case, partition) == "resident",
                 blocks=tuple(work.plan.blocks(rank)),
                 files=_files(partition),
+                tf32=work.case.tf32,
             )
         )
     return setups

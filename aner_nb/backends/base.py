@@ -18,6 +18,9 @@ has finished. ``readback``: device to the reply's float64 slot. ``total``: from 
 reply's being handed to the channel.
 """
 
+PLUGGABLE_DEVICE_VARIABLE: Final = "ANER_NB_PLUGGABLE_DEVICE"
+"""Names a shared library that emulates an accelerator; for tests only, and said so in the receipt."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceProof:
@@ -33,6 +36,15 @@ class DeviceProof:
     """Name and version of what computed."""
     emulated: bool = False
     """Whether the device only imitates an accelerator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How far an accelerator's gradients are from the reference's, on a few rows before the trial."""
+
+    error: float
+    """Largest difference, over the largest gradient of the same array."""
+    tolerance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,8 @@ class AbstractGradientFunction(ABC):
     """Time to trace, compile and place the data."""
     trace_count: int
     """How often the function was traced; more than 1 is a fault."""
+    probe: Probe | None = None
+    """Of an accelerator."""
 
     @abstractmethod
     def __call__(

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from aner_nb import cuda
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ[cuda.ORDER_VARIABLE] = cuda.BUS_ORDER  # CUDA reads it when TensorFlow starts
 
 import numpy as np
 import tensorflow as tf
@@ -21,14 +25,19 @@ from numpy.typing import NDArray
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework.load_library import load_pluggable_device_library
 
-from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, DrawMasks, GradientSum, Partition
+from aner_nb.backends.base import (
+    PLUGGABLE_DEVICE_VARIABLE,
+    AbstractGradientFunction,
+    DeviceProof,
+    DrawMasks,
+    GradientSum,
+    Partition,
+)
+from aner_nb.backends.probe import TF32_TOLERANCE, TOLERANCE, probe
 from aner_nb.case import Placement
 from aner_nb.errors import BackendUnavailable, ContractBroken
 from aner_nb.layers import Dense, Dropout, LayerNorm
 from aner_nb.model import Model
-
-PLUGGABLE_DEVICE_VARIABLE: Final = "ANER_NB_PLUGGABLE_DEVICE"
-"""Names a shared library that emulates an accelerator; for tests only, and said so in the receipt."""
 
 _ALIGNMENT: Final = 64
 _BOOKKEEPING: Final = frozenset(
@@ -50,8 +59,10 @@ _BOOKKEEPING: Final = frozenset(
 )
 
 
-def configure(placement: Placement) -> str:
+def configure(placement: Placement, *, tf32: bool = False) -> str:
     """Set this process up for one placement and return the device's TensorFlow name.
+
+    Other accelerators are hidden from TensorFlow before it starts, so that it puts nothing on them.
 
     Raises
     ------
@@ -60,49 +71,39 @@ def configure(placement: Placement) -> str:
     """
     if placement.backend != "cpu":
         _load_emulated_device()
+    tf.config.set_soft_device_placement(False)
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
+    gpus = tf.config.list_physical_devices("GPU")
+    if placement.backend != "cpu" and placement.device >= len(gpus):
+        raise BackendUnavailable(
+            f"TensorFlow {tf.__version__} sees {len(gpus)} accelerators here, so there is no "
+            f"{placement.backend}:{placement.device}.",
+            remedy="Run `aner-nb doctor` on that machine: it says what is missing.",
+        )
+    chosen = [] if placement.backend == "cpu" else [gpus[placement.device]]
     try:
         tf.config.threading.set_intra_op_parallelism_threads(placement.threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
-        tf.config.set_soft_device_placement(False)
-        tf.config.experimental.enable_tensor_float_32_execution(False)
-        gpus = tf.config.list_physical_devices("GPU")
-        if placement.backend == "cpu":
-            tf.config.set_visible_devices([], "GPU")
-            return "CPU:0"
-        if placement.device >= len(gpus):
-            raise BackendUnavailable(
-                f"TensorFlow {tf.__version__} sees {len(gpus)} accelerators here, so there is no "
-                f"{placement.backend}:{placement.device}.",
-                remedy="Run `aner-nb doctor` on that machine: it says what is missing.",
-            )
-        chosen = gpus[placement.device]
-        tf.config.set_visible_devices([chosen], "GPU")
+        tf.config.set_visible_devices(chosen, "GPU")
         if placement.backend == "cuda":
-            tf.config.experimental.set_memory_growth(chosen, True)
+            tf.config.experimental.set_memory_growth(chosen[0], True)
     except RuntimeError as error:
-        if placement.threads == tf.config.threading.get_intra_op_parallelism_threads():
-            return "CPU:0" if placement.backend == "cpu" else "GPU:0"
-        raise BackendUnavailable(
-            f"TensorFlow already runs in this process with other settings ({error}).",
-            remedy="Let the cluster start fresh workers: run them under a nanny.",
-        ) from error
-    return "GPU:0"
+        same_threads = placement.threads == tf.config.threading.get_intra_op_parallelism_threads()
+        if not same_threads or (chosen and tf.config.get_visible_devices("GPU") != chosen):
+            raise BackendUnavailable(
+                f"TensorFlow already runs in this process with other settings ({error}).",
+                remedy="Let the cluster start fresh workers: run them under a nanny.",
+            ) from error
+    return "GPU:0" if chosen else "CPU:0"
 
 
 @functools.cache
-def _load_emulated_device() -> None:
-    """Load the library that the tests name; TensorFlow aborts the process on a second load."""
+def _load_emulated_device() -> bool:
+    """Load the library that the tests name, if they do; TensorFlow aborts the process on a second load."""
     library = os.environ.get(PLUGGABLE_DEVICE_VARIABLE)
     if library:
         load_pluggable_device_library(library)
-
-
-def _is_emulated(placement: Placement) -> bool:
-    if placement.backend == "cpu":
-        return False
-    device = tf.config.get_visible_devices("GPU")[0]
-    name = str(tf.config.experimental.get_device_details(device).get("device_name", ""))
-    return "EMULATED" in name
+    return bool(library)
 
 
 class TensorflowGradientFunction(AbstractGradientFunction):
@@ -126,8 +127,9 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         blocks: Sequence[tuple[int, int]],
         resident: bool,
         draw: DrawMasks | None = None,
+        tf32: bool = False,
     ) -> None:
-        self._device = configure(placement)
+        self._device = configure(placement, tf32=tf32)
         self._partition: Partition | None = partition
         self._layout = model.layout
         self._draw = draw
@@ -140,6 +142,9 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         self._shards = {block: self._place(block) for block in blocks} if resident else {}
         self._function: Any = self._trace(model, dtype)
         self.proof = self._prove(placement, dtype)
+        if self._device != "CPU:0":
+            tolerance = TF32_TOLERANCE if tf32 else TOLERANCE[dtype]
+            self.probe = probe(self, model, partition, placement, draw, tolerance=tolerance)
         if resident:
             self._partition = None
         self.compile_ns = time.perf_counter_ns() - began
@@ -196,7 +201,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         vector = np.zeros(self._layout.size, dtype)
         eager_context.enable_run_metadata()
         try:
-            outputs = self._function(self._upload(vector), *self._place((0, 1)), *self._masks(0, (0, 1)))
+            outputs = self._first_call(placement, vector)
             running: Any = eager_context.context()
             metadata = running.export_run_metadata()
         finally:
@@ -221,8 +226,22 @@ class TensorflowGradientFunction(AbstractGradientFunction):
             produced_on=produced,
             operations_on=operations,
             framework=f"tensorflow {tf.__version__}",
-            emulated=_is_emulated(placement),
+            emulated=placement.backend != "cpu" and _load_emulated_device(),
         )
+
+    def _first_call(self, placement: Placement, vector: NDArray[np.floating]) -> list[Any]:
+        """Call the function; where the device lacks a kernel, TensorFlow refuses to place the graph."""
+        try:
+            return self._function(self._upload(vector), *self._place((0, 1)), *self._masks(0, (0, 1)))
+        except tf.errors.OpError as error:
+            node = re.search(r"kernel.*\[\[\{\{node (\S+?)\}\}\]\]", error.message, re.DOTALL | re.IGNORECASE)
+            if node is None:
+                raise
+            operation = self._function.graph.get_operation_by_name(node[1]).type
+            raise ContractBroken(
+                f"{placement} has no kernel for {operation} ({node[1]}), and falling back to the CPU is not allowed.",
+                remedy="Use another backend for this rank, or a model without that operation.",
+            ) from error
 
     def _upload(self, parameters: NDArray[np.floating]) -> Any:
         address = parameters.ctypes.data

@@ -54,3 +54,10 @@ def read_counters(library: Path, device: int) -> Counters:
     if not values:
         raise LookupError(f"the emulated accelerator has no device {device}.")
     return Counters(*(values[index] for index in range(len(fields(Counters)))))
+
+
+def tf32_enabled() -> bool:
+    """Return whether TensorFlow may round float32 factors to TensorFloat-32 in this process."""
+    import tensorflow as tf
+
+    return bool(tf.config.experimental.tensor_float_32_execution_enabled())

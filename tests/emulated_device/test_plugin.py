@@ -52,12 +52,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The plug-in, compiled for this run."""
-    return build(tmp_path_factory.mktemp("emulated_device"))
-
-
 @functools.cache
 def _run_checks(library: Path, configuration: str) -> dict[str, str]:
     """Run all checks of a configuration in one process; return the traces of those that failed."""
