@@ -33,7 +33,7 @@ from aner_nb.errors import (
 )
 from aner_nb.host import RankSetup, describe_worker, host_rank
 from aner_nb.inventory import configuration_id, platform_names
-from aner_nb.matching import hostable, match_offers
+from aner_nb.matching import hostable, lasting_name, match_offers
 from aner_nb.ranks import Offer, Ranks
 from aner_nb.session import Session
 
@@ -99,8 +99,9 @@ class Cluster:
             worker = workers[address]
             platform = _platform(names[answer["machine_key"]], answer)
             platforms.setdefault(platform.name, platform)
+            name = lasting_name(address, worker)
             for text in answer["offers"]:
-                offers.append(_offer(platform, Placement.parse(text), worker))
+                offers.append(_offer(platform, Placement.parse(text), name, int(worker["nthreads"])))
         self.platforms = tuple(sorted(platforms.values(), key=lambda platform: platform.name))
         self.offers = tuple(sorted(offers, key=lambda offer: (str(offer.placement), offer.worker)))
 
@@ -197,16 +198,16 @@ class Cluster:
         try:
             yield
         finally:
-            with contextlib.suppress(Exception):  # the scheduler may be gone; the lock goes with it
-                lock.release()
+            if _connected(self._client):  # else the lock goes with the scheduler
+                with contextlib.suppress(Exception):
+                    lock.release()
 
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers, by address."""
         return dict(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def _addresses(self, offers: Sequence[Offer]) -> list[str]:
-        workers = self._workers()
-        by_name = {str(worker["name"]): address for address, worker in workers.items()}
+        by_name = {lasting_name(address, worker): address for address, worker in self._workers().items()}
         missing = [offer for offer in offers if offer.worker not in by_name]
         if missing:
             raise RankLost(
@@ -220,9 +221,7 @@ class Cluster:
         """Restart the workers that hosted a rank of ours before, where they are under a nanny."""
         self._wait_for_workers({offer.worker for offer in offers}, _RETURN_SECONDS)
         addresses = self._addresses(offers)
-        stale = [
-            offer.worker for offer, address in zip(offers, addresses, strict=True) if address in self._used
-        ]
+        stale = [address for address in addresses if address in self._used]
         if not stale:
             return
         try:
@@ -240,8 +239,7 @@ class Cluster:
         """Wait until all of them are there, as after a loss while their nannies start them anew."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            workers = self._workers().values()
-            if names <= {str(worker["name"]) for worker in workers}:
+            if names <= {lasting_name(address, worker) for address, worker in self._workers().items()}:
                 return
             time.sleep(0.02)
 
@@ -318,6 +316,8 @@ class _Tasks:
         """Raise what Dask said about a rank, or what `stop` says."""
         if self._lost is not None:
             raise self._lost
+        if not _connected(self._client):
+            raise ClusterError("the scheduler is gone.", remedy="Start it again and connect anew.")
         if not self.placed and time.monotonic() - self._asked > _PLACING_CHECK_SECONDS:
             self._check_workers()
             self._asked = time.monotonic()
@@ -350,8 +350,13 @@ class _Tasks:
 
     def cancel(self) -> None:
         """Forget the tasks at once; those that run end with their connection, the others never start."""
-        with contextlib.suppress(Exception):  # the scheduler may be gone
-            self._client.cancel(self._futures, force=True)
+        if _connected(self._client):  # a client that tries to connect again would keep us waiting
+            with contextlib.suppress(Exception):
+                self._client.cancel(self._futures, force=True)
+
+
+def _connected(client: distributed.Client) -> bool:
+    return client.status == "running"
 
 
 def _own_address(workers: Sequence[str]) -> str:
@@ -377,14 +382,14 @@ def _platform(name: str, answer: dict[str, Any]) -> Platform:
     return Platform(name, configuration_id(answer["capacity"]), answer["capacity"])
 
 
-def _offer(platform: Platform, placement: Placement, worker: dict[str, Any]) -> Offer:
+def _offer(platform: Platform, placement: Placement, worker: str, worker_threads: int) -> Offer:
     threads = placement.threads
     if placement.backend in ("cpu", "numpy") and not threads:
-        threads = int(worker["nthreads"])
+        threads = worker_threads
     named = dataclasses.replace(placement, platform=platform.name, threads=threads)
     return Offer(
         named,
-        str(worker["name"]),
+        worker,
         platform.configuration_id,
         platform.capacity["packages"].get("tensorflow", ""),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from aner_nb.case import Placement
 from aner_nb.errors import BackendUnavailable
@@ -15,6 +15,16 @@ TENSORFLOW_VERSIONS: Final = ((2, 18), (2, 21))
 """The oldest and newest TensorFlow that is supported, both included."""
 
 _DEVICE_NAMES: Final = {"cuda": "CUDA device", "metal": "Metal device"}
+
+
+def lasting_name(address: str, worker: Mapping[str, Any]) -> str:
+    """Return what tells a worker from others before and after its restart, from what the scheduler knows of it.
+
+    That is its name; a worker that was started without one is named by its address, which a restart changes. Then it is
+    the address of its nanny.
+    """
+    name = str(worker["name"])
+    return str(worker.get("nanny") or name) if name == address else name
 
 
 def match_offers(placements: Sequence[Placement], offers: Sequence[Offer]) -> tuple[Offer, ...]:

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import signal
 import statistics
@@ -46,7 +47,7 @@ KINDS = {
     "rank frozen": "deadline_exceeded",
     "out of memory": "rank_failed",
     "worker leaves during placement": "rank_lost",
-    "scheduler killed": "rank_lost",
+    "scheduler killed": "cluster_error",
     "coordinator killed": "",
     "network cut": "rank_lost",
 }
@@ -174,7 +175,9 @@ def hurt(
         status,
         failure.kind if failure and status != "unhurt" else "",
         status == "unhurt"
-        or bool(failure and (failure.where.startswith("rank") or "worker" in failure.what)),
+        or bool(
+            failure and (failure.where.startswith("rank") or re.search("worker|scheduler", failure.what))
+        ),
         0.0 if status == "unhurt" else ended - (at.moment or ended),
         hung=status == "unhurt" and kind != "worker leaves during placement",
         lost=lost,
@@ -263,6 +266,8 @@ def scheduler_faults(count: int, chance: random.Random, folder: Path) -> Iterato
             "1",
             "--memory-limit",
             "0",
+            "--death-timeout",
+            "10",
             "--local-directory",
             str(folder),
         )

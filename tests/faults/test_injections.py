@@ -11,7 +11,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize(
     "kind",
-    ["rank killed", "rank frozen", "out of memory", "worker leaves during placement", "coordinator killed"],
+    [
+        "rank killed",
+        "rank frozen",
+        "out of memory",
+        "worker leaves during placement",
+        "scheduler killed",
+        "coordinator killed",
+    ],
 )
 def test_a_fault_is_seen_named_and_leaves_nothing(kind: str) -> None:
     (found,) = inject(1, 5, [kind], 100)
