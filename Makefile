@@ -8,7 +8,7 @@ TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: demo test test-fast test-browser images check docs lab front-end bench clean
+.PHONY: resolve demo test test-fast test-browser images check docs lab front-end bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
@@ -35,6 +35,15 @@ check: $(TESTS_STAMP)
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python -m pytest tests/test_guide.py
+
+# What the extras would install on the machines that they are for; nothing is installed.
+RESOLVE := $(BIN)/uv pip compile --quiet --no-header --no-annotate --only-binary :all: --python-version 3.12 pyproject.toml
+resolve: $(TESTS_STAMP)
+	@mkdir -p build
+	$(RESOLVE) --extra metal --python-platform aarch64-apple-darwin --output-file build/metal.txt >/dev/null
+	grep -x 'tensorflow-metal==1.2.*' build/metal.txt && grep -x 'tensorflow==2.18.*' build/metal.txt
+	$(RESOLVE) --extra cuda --python-platform x86_64-unknown-linux-gnu --output-file build/cuda.txt >/dev/null
+	grep -x 'tensorflow==2.*' build/cuda.txt && grep 'nvidia-cudnn' build/cuda.txt
 
 lab: $(LAB_STAMP)
 	$(BIN)/jupyter lab $(wildcard notebooks)

@@ -10,6 +10,7 @@ from typing import Any
 
 from aner_nb import machine
 from aner_nb.front_ends import front_end_folder
+from aner_nb.hardware import CUDA, METAL, SUPPORTED
 
 _PROBE = """
 import json, os
@@ -128,11 +129,16 @@ def _tensorflow(versions: dict[str, str]) -> list[Diagnosis]:
             Diagnosis(
                 f"backend {kind}:{index}",
                 works is True,
-                "computes" if works is True else str(works),
+                f"computes; {_verified(kind)}" if works is True else str(works),
                 required=False,
             )
         )
     return lines
+
+
+def _verified(backend: str) -> str:
+    reports = [report for one in SUPPORTED if one.backend == backend for report in one.verified]
+    return f"verified on {'; '.join(reports)}" if reports else "nobody has reported a verified run yet"
 
 
 def _accelerators(facts: dict[str, Any]) -> list[Diagnosis]:
@@ -143,7 +149,7 @@ def _accelerators(facts: dict[str, Any]) -> list[Diagnosis]:
                 "metal",
                 machine.metal_available(facts),
                 "plug-in " + ("installed" if machine.metal_available(facts) else "not installed"),
-                "pip install 'aner-nb[metal]'",
+                METAL.install,
                 required=False,
             )
         )
@@ -153,7 +159,7 @@ def _accelerators(facts: dict[str, Any]) -> list[Diagnosis]:
                 "cuda",
                 False,
                 "the driver shows no CUDA device here",
-                "with an NVIDIA card: install its driver, then pip install 'aner-nb[cuda]'",
+                f"with an NVIDIA card: install its driver, then {CUDA.install}",
                 required=False,
             )
         )

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from aner_nb.case import Placement
 from aner_nb.errors import BackendUnavailable
+from aner_nb.hardware import TENSORFLOW_VERSIONS
 from aner_nb.ranks import Offer
-
-TENSORFLOW_VERSIONS: Final = ((2, 18), (2, 21))
-"""The oldest and newest TensorFlow that is supported, both included."""
 
 _DEVICE_NAMES: Final = {"cuda": "CUDA device", "metal": "Metal device"}
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from aner_nb import cuda, machine
+from aner_nb import cuda, hardware, machine
 from aner_nb.case import Case, Placement, case_from_record
 from aner_nb.data import Iris
 from aner_nb.errors import BackendUnavailable, CaseError
@@ -23,6 +25,7 @@ from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
 from aner_nb.suites import suite
 
+ROOT = Path(__file__).parent.parent
 CARDS = (("Alpha", 16, (8, 0)), ("Beta", 24, (8, 9)), ("Gamma", 80, (9, 0)))
 
 
@@ -260,3 +263,23 @@ def test_tf32_is_part_of_the_work_and_absent_while_off() -> None:
 def test_tf32_elsewhere_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CaseError, match=message):
         case(**{"tf32": True, **changes})
+
+
+# What is supported
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    assert hardware.table() in (ROOT / "docs" / "hardware.md").read_text("utf-8")
+
+
+def test_the_extras_are_those_that_the_commands_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    oldest, newest = hardware.TENSORFLOW_VERSIONS
+    span = f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
+    own = [line for line in project["dependencies"] if line.startswith("tensorflow")]
+    assert own and all(span in line for line in own)
+    for one in (hardware.CUDA, hardware.METAL):
+        assert one.install == f"pip install 'aner-nb[{one.backend}]'"
+    extras = project["optional-dependencies"]
+    assert f"tensorflow[and-cuda]{span}" in extras["cuda"][0]
+    assert f"tensorflow=={hardware.METAL.tensorflow[0]}.*" in extras["metal"][0]

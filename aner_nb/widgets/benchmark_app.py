@@ -14,7 +14,8 @@ import ipywidgets
 from aner_nb.background import BackgroundRun, run_into
 from aner_nb.case import Case, Placement
 from aner_nb.errors import AnerError, BackendUnavailable, CaseError
-from aner_nb.matching import TENSORFLOW_VERSIONS, match_offers
+from aner_nb.hardware import TENSORFLOW_VERSIONS
+from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
 from aner_nb.study import Study, open_study
 from aner_nb.suites import Suite
