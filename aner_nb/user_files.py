@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aner_nb.columns import kind_of, numbers_of, texts_of
 from aner_nb.errors import CaseError
-from aner_nb.frames import check_names, missing_package
+from aner_nb.frames import check_names, missing_package, read_frame
 from aner_nb.sources import Record, Source, Task
 
 _BATCH_ROWS: Final = 2**16
@@ -109,6 +109,26 @@ class Stored:
                 remedy="Describe them again with stored(…).",
             )
         return found
+
+    def matrix(self, data: object) -> NDArray[np.float64]:
+        """Return rows of the same columns as numbers, shape (rows, features): a table, or plain rows.
+
+        Raises
+        ------
+        CaseError
+            If a column is missing or does not hold numbers.
+        """
+        if isinstance(data, list | tuple | np.ndarray):
+            return np.asarray(data, np.float64)
+        frame = read_frame(data)
+        absent = [name for name in self.columns if name not in frame.columns]
+        if absent:
+            raise CaseError(
+                f"the column {absent[0]!r} is missing.",
+                where="predict",
+                remedy="Give the columns that the model was trained on.",
+            )
+        return _features(frame, self.columns, 0)
 
     def batches(self) -> Iterator[NDArray[np.float64]]:
         """Yield the features in the order of the rows, as float64, some rows at a time."""

@@ -210,6 +210,16 @@ def test_what_cannot_be_stored_is_refused(
         aner.stored(write(tmp_path / "a.parquet", frame), **{"target": "y", **options})
 
 
+def test_predictions_take_frames_and_rows(path: Path) -> None:
+    data = aner.stored(path, target="secret-kind")
+    fitted = aner.fit(data, [8, 2], batch=64, epochs=2, ranks=["numpy:1"], channel="inline")
+    frame = frame_of(20)
+    rows = frame.drop(columns="secret-kind").to_numpy()
+    np.testing.assert_array_equal(fitted.outputs(frame[frame.columns[::-1]]), fitted.outputs(rows))
+    with pytest.raises(CaseError, match="predict: the column 'secret-0' is missing"):
+        fitted.predict(frame.drop(columns="secret-0"))
+
+
 def test_a_receipt_is_public_without_names(path: Path) -> None:
     receipt = aner.run(case_of(aner.stored(path, target="secret-kind"))).receipt
     assert receipt.data["class_names"] == ["Birnen", "Äpfel"]
