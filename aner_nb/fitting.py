@@ -26,6 +26,7 @@ from aner_nb.ranks import RankHost
 from aner_nb.sources import fingerprint
 from aner_nb.stopping import EarlyStopping
 from aner_nb.trial import Trial
+from aner_nb.user_files import Stored
 from aner_nb.user_table import Table
 from aner_nb.work import Work
 
@@ -60,7 +61,7 @@ class Fitted:
     def outputs(self, features: Any) -> NDArray[np.float64]:
         """Return the last layer's outputs (logits for classes), float64, shape (rows, outputs)."""
         data = self.work.case.data
-        raw = data.matrix(features) if isinstance(data, Table) else np.asarray(features, np.float64)
+        raw = data.matrix(features) if isinstance(data, Table | Stored) else np.asarray(features, np.float64)
         width = self.work.model.features
         if raw.ndim != 2 or raw.shape[1] != width:
             raise CaseError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -56,6 +58,8 @@ class RankSetup:
     files: tuple[RowsFile, RowsFile] | None = None
     """Features and targets of all training rows in the plan's order, for a rank on the host that has the files."""
     tf32: bool = False
+    spooled: bool = False
+    """Whether a rank on another host keeps the rows that it is sent in a file of its own."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""
@@ -190,14 +194,23 @@ def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int
         runs = setup.plan.runs(setup.rank)
         features, targets = (FileRows(file, runs) for file in setup.files)
     else:
-        features = stream.receive_array(setup.dtype, (setup.rows, setup.model.features))
-        targets = stream.receive_array(setup.targets_dtype, setup.targets_shape)
+        receive = _spooled if setup.spooled else FrameStream.receive_array
+        features = receive(stream, setup.dtype, (setup.rows, setup.model.features))
+        targets = receive(stream, setup.targets_dtype, setup.targets_shape)
     partition = Partition(cast("NDArray[np.floating]", features), targets)
     hosted = HostedRank(setup, partition, receive_ns=time.perf_counter_ns() - began)
     del partition, features, targets  # resident rows live on the device alone
     stream.send_document(Kind.DOCUMENT, hosted.ready)
     serve(end, hosted.gradient, setup.rows, replied=hosted.replied)
     stream.send_document(Kind.DOCUMENT, hosted.close())
+
+
+def _spooled(stream: FrameStream, dtype: str, shape: tuple[int, ...]) -> FileRows:
+    """Receive rows into a file that is gone once nobody reads it any more."""
+    with tempfile.NamedTemporaryFile(prefix="aner-rows-") as file:
+        stream.receive_to(file.write, np.dtype(dtype).itemsize * math.prod(shape))
+        file.flush()
+        return FileRows(RowsFile(file.name, dtype, shape))
 
 
 class HostedRank:

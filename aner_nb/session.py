@@ -104,7 +104,9 @@ class Session:
             encryption=arrival.encryption,
         )
         files = setup.files if shared else None
-        stream.send_document(Kind.DOCUMENT, dataclasses.replace(setup, files=files).to_record())
+        spooled = setup.files is not None and not setup.resident
+        sent = dataclasses.replace(setup, files=files, spooled=spooled and files is None)
+        stream.send_document(Kind.DOCUMENT, sent.to_record())
         if shared:
             send_arena(arrival.connection, self._arena)
         if files is None:

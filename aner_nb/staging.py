@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from aner_nb.case import Case, canonical_json
 from aner_nb.counter import permutation
-from aner_nb.data import Normalization, PreparedData, Rows, normalization_of
+from aner_nb.data import PreparedData, Rows
 from aner_nb.errors import CaseError
 from aner_nb.file_rows import FileRows, RowsFile
+from aner_nb.normalization import Normalization, normalization_of
 from aner_nb.sources import Source, first_not_finite
 from aner_nb.splits import PARTS, Split, split
 from aner_nb.user_files import Scan, Stored, part_fingerprint_end, part_fingerprint_start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from aner_nb.columns import kind_of, numbers_of, texts_of
 from aner_nb.errors import CaseError
-from aner_nb.frames import check_names, missing_package
+from aner_nb.frames import check_names, missing_package, read_frame
 from aner_nb.sources import Record, Source, Task
 
 _BATCH_ROWS: Final = 2**16
@@ -109,6 +110,26 @@ class Stored:
             )
         return found
 
+    def matrix(self, data: object) -> NDArray[np.float64]:
+        """Return rows of the same columns as numbers, shape (rows, features): a table, or plain rows.
+
+        Raises
+        ------
+        CaseError
+            If a column is missing or does not hold numbers.
+        """
+        if isinstance(data, list | tuple | np.ndarray):
+            return np.asarray(data, np.float64)
+        frame = read_frame(data)
+        absent = [name for name in self.columns if name not in frame.columns]
+        if absent:
+            raise CaseError(
+                f"the column {absent[0]!r} is missing.",
+                where="predict",
+                remedy="Give the columns that the model was trained on.",
+            )
+        return _features(frame, self.columns, 0)
+
     def batches(self) -> Iterator[NDArray[np.float64]]:
         """Yield the features in the order of the rows, as float64, some rows at a time."""
         for frame in _frames(self.path, self.columns):
@@ -116,9 +137,10 @@ class Stored:
 
 
 def describe_stored(
-    path: Path, *, target: str, task: Task, name: str, cache: Path | None, budget_bytes: int
+    origin: object, *, target: str, task: Task, name: str, cache: Path | None, budget_bytes: int
 ) -> Stored:
     """Return the description of Parquet files; see `aner_nb.data.stored`."""
+    path = origin.resolve() if isinstance(origin, Path) else _written(origin, cache)
     if budget_bytes < LEAST_BUDGET:
         raise CaseError(
             f"a budget of {budget_bytes:,} bytes is too small.",
@@ -149,6 +171,27 @@ def describe_stored(
     )
 
 
+def _written(frame: Any, cache: Path | None) -> Path:
+    """Let a Dask frame's workers write its partitions, each where it lies; return the folder."""
+    if type(frame).__module__.partition(".")[0] != "dask" or not hasattr(frame, "to_parquet"):
+        raise CaseError(
+            f"{type(frame).__name__} is neither a path nor a Dask DataFrame.",
+            where="data",
+            remedy="Give a path; or of a Dask array dask.dataframe.from_dask_array(array, columns=[…]), with the "
+            "target as a column; of rows in memory table(…) or arrays(…).",
+        )
+    folder = cache / "written.parquet" if cache is not None else None
+    if folder is None or folder.exists():
+        raise CaseError(
+            "a Dask DataFrame needs a folder to be written to, which does not hold one yet.",
+            where="data.cache",
+            remedy="Name a new folder that the workers and this process see, with cache=.",
+        )
+    check_names(frame.columns)
+    frame.to_parquet(str(folder), write_index=False)
+    return folder
+
+
 def _dataset(path: Path) -> Any:
     try:
         from pyarrow import parquet  # pyright: ignore[reportMissingImports] -- an extra
@@ -168,12 +211,17 @@ def _frames(path: Path, columns: tuple[str, ...]) -> Iterator[Any]:
     from pyarrow import parquet  # pyright: ignore[reportMissingImports] -- an extra
 
     files: Any = _dataset(path).files
-    for name in sorted(files):
+    for name in sorted(files, key=_by_numbers):
         # Neither mapped nor read ahead: what the reader holds is a batch, and not the file.
         with parquet.ParquetFile(name, memory_map=False, pre_buffer=False, buffer_size=2**20) as file:
             rows = max(256, min(_BATCH_ROWS, _BATCH_VALUES // len(columns)))
             for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
                 yield batch.to_pandas()
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts part.2 before part.10: the order of rows must not depend on how many parts there are."""
+    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
 
 
 def _scan(path: Path, columns: tuple[str, ...], target: str, task: Task) -> Scan:

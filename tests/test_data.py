@@ -23,13 +23,13 @@ from aner_nb.data import (
     data_from_record,
     digits,
     fingerprint,
-    fit_normalization,
     iris,
     load,
     prepare,
     teacher,
 )
 from aner_nb.errors import CaseError
+from aner_nb.normalization import fit_normalization
 from aner_nb.sources import Source, make_source
 from aner_nb.splits import Split, split
 

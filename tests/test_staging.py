@@ -108,6 +108,29 @@ def test_the_fingerprint_depends_on_rows_and_not_on_files_or_row_groups(tmp_path
     assert aner.stored(turned, target="secret-kind").sha256 not in digests
 
 
+@pytest.mark.parametrize("partitions", [1, 3, 12])
+def test_a_dask_frame_is_written_by_its_workers_and_its_partitions_have_no_say(
+    tmp_path: Path, partitions: int
+) -> None:
+    frames = pytest.importorskip("dask.dataframe")
+    frame = frame_of()
+    data = aner.stored(
+        frames.from_pandas(frame, npartitions=partitions), target="secret-kind", cache=tmp_path / "cache"
+    )
+    assert len(list((tmp_path / "cache" / "written.parquet").iterdir())) == partitions
+    assert data.sha256 == aner.table(frame, target="secret-kind").sha256
+    assert aner.run(case_of(data)).raise_unless_passed()
+    with pytest.raises(CaseError, match="needs a folder to be written to, which does not hold one yet"):
+        aner.stored(frames.from_pandas(frame, npartitions=1), target="secret-kind", cache=tmp_path / "cache")
+
+
+def test_what_is_neither_path_nor_dask_frame_is_refused_with_the_way(tmp_path: Path) -> None:
+    arrays = pytest.importorskip("dask.array")
+    for data in (frame_of(), arrays.zeros((4, 2))):
+        with pytest.raises(CaseError, match=r"neither a path nor a Dask DataFrame.*from_dask_array.*table\("):
+            aner.stored(data, target="x", cache=tmp_path)
+
+
 def test_the_budget_decides_what_stays_resident_and_whether_a_batch_fits(path: Path) -> None:
     wide, narrow = (aner.stored(path, target="secret-kind", budget_bytes=size) for size in (2**28, 2**20))
     assert make_setups(make_work(case_of(wide))[0])[0].resident
@@ -185,6 +208,16 @@ def test_what_cannot_be_stored_is_refused(
     frame = pandas.DataFrame({"x": np.arange(9.0), "y": [0, 1, 0] * 3, **change})
     with pytest.raises(CaseError, match=sentence):
         aner.stored(write(tmp_path / "a.parquet", frame), **{"target": "y", **options})
+
+
+def test_predictions_take_frames_and_rows(path: Path) -> None:
+    data = aner.stored(path, target="secret-kind")
+    fitted = aner.fit(data, [8, 2], batch=64, epochs=2, ranks=["numpy:1"], channel="inline")
+    frame = frame_of(20)
+    rows = frame.drop(columns="secret-kind").to_numpy()
+    np.testing.assert_array_equal(fitted.outputs(frame[frame.columns[::-1]]), fitted.outputs(rows))
+    with pytest.raises(CaseError, match="predict: the column 'secret-0' is missing"):
+        fitted.predict(frame.drop(columns="secret-0"))
 
 
 def test_a_receipt_is_public_without_names(path: Path) -> None:

@@ -20,6 +20,8 @@ from aner_nb.facts import public_view
 from aner_nb.receipts import decode_receipt, encode_receipt
 from aner_nb.splits import split
 from aner_nb.suites import case_of_record
+from aner_nb.verification import verify
+from tests.study_fixtures import make_study
 
 PASSENGERS = """\
 name,age,fare,class,returns,born,port,survived
@@ -412,6 +414,28 @@ def test_a_receipt_keeps_the_names_and_its_public_view_has_none(tmp_path: Path) 
         assert word not in public
     assert '"fruit"' in public and '"split_by":"groups"' in public
     assert "secret" not in repr(data).replace("secret-kind", "").replace("secret-group", "")
+
+
+def test_a_bundle_of_a_table_names_no_column_no_class_and_no_file(tmp_path: Path) -> None:
+    frame = mixed().rename(columns={"size": "secret-size", "colour": "secret-colour", "kind": "secret-kind"})
+    path = tmp_path / "secret-file.csv"
+    frame.to_csv(path, index=False)
+    data = aner.table(path, target="secret-kind", categorical="one_hot", name="fruit")
+    case = aner.Case("fruit", data=data, layers=[4, 2], batch=16, epochs=1, ranks=["numpy"], channel="inline")
+    study = make_study(tmp_path / "results", chosen=aner.Suite("own", (case,)), repetitions=1)
+    bundle = study.publish(tmp_path / "public")
+    assert not verify(bundle)
+    texts = {
+        file.name: file.read_text("utf-8")
+        for file in bundle.rglob("*")
+        if file.suffix != ".png" and file.is_file()
+    }
+    assert '"fruit"' in texts["trials.jsonl"]
+    for name, text in texts.items():
+        for word in ("secret", "Äpfel", "Birnen", "grün", str(tmp_path)):
+            assert word not in text, name
+    kept = next((tmp_path / "results" / "receipts" / "fruit").glob("trial-1.json")).read_text("utf-8")
+    assert "secret-size" in kept and "Äpfel" in kept
 
 
 def test_the_description_survives_in_a_kept_study_without_the_rows() -> None:

@@ -12,6 +12,7 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Final, cast
 
 import numpy as np
@@ -122,6 +123,19 @@ class FrameStream:
             raise FrameError(f"{header.kind.name} came where an array was due.")
         self.receive_payload(header, array.reshape(-1).view(np.uint8).data)
         return array
+
+    def receive_to(self, write: Callable[[memoryview], object], count: int) -> None:
+        """Wait for the `count` bytes of an array, and hand them on piece by piece."""
+        header = self.receive_header()
+        if header.kind is not Kind.ARRAY or header.payload_bytes != count:
+            raise FrameError(
+                f"{header.kind.name} of {header.payload_bytes} bytes came where {count} were due."
+            )
+        piece = memoryview(bytearray(min(count, _SEND_BYTES)))
+        for start in range(0, count, max(1, len(piece))):
+            part = piece[: min(len(piece), count - start)]
+            self._receive_into(part)
+            write(part)
 
     def poll(self, into: memoryview) -> Header | None:
         """Read what has arrived of the next message; return its header once all of it is here.
