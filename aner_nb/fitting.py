@@ -19,7 +19,7 @@ from aner_nb.errors import CaseError
 from aner_nb.events import Subscriber
 from aner_nb.execution import Wrap, run
 from aner_nb.layers import Layer
-from aner_nb.model import Evaluation, Masks, evaluate, forward, gradient_sum, operations
+from aner_nb.network import Evaluation, Masks, evaluate
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
@@ -69,7 +69,7 @@ class Fitted:
                 remedy=f"Give rows of {width} features: shape (rows, {width}).",
             )
         normalized = self.work.data.normalization.apply(raw)
-        return forward(self.work.model, self.parameters, normalized)[-1].astype(np.float64, copy=False)
+        return self.work.model.outputs(self.parameters, normalized).astype(np.float64, copy=False)
 
     def evaluate(self) -> Evaluation:
         """Return loss and accuracy on the test rows, as the receipt has them."""
@@ -163,8 +163,7 @@ class _ReferenceCollective(AbstractCollective):
         features = np.concatenate([piece[0] for piece in pieces])
         targets = np.concatenate([piece[1] for piece in pieces])
         parameters = self.wire.astype(np.float64)
-        loss = gradient_sum(
-            self._work.model,
+        loss = self._work.model.gradient_sum(
             parameters,
             features.astype(np.float64),
             targets,
@@ -188,7 +187,7 @@ class _ReferenceCollective(AbstractCollective):
 
 def fit(
     data: DataSpec,
-    layers: Sequence[int | Layer],
+    layers: Sequence[int | Layer] = (),
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -212,7 +211,7 @@ def fit(
     cluster
         None: a local cluster is started for this call.
     **fields
-        Further fields of `Case`, such as ``seed``.
+        Further fields of `Case`, such as ``seed``, or ``model`` for a Keras model in place of layers.
 
     Raises
     ------
@@ -233,7 +232,7 @@ def fit(
 
 def develop(
     data: DataSpec,
-    layers: Sequence[int | Layer],
+    layers: Sequence[int | Layer] = (),
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -261,7 +260,7 @@ def develop(
         fitted.trial,
         fitted.parameters,
         fitted.work,
-        operations=operations(fitted.work.model),
+        operations=fitted.work.model.operations(),
         updates=tuple(captured[0].updates),
     )
 
