@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from aner_nb.data import DataSpec, data_from_record
 from aner_nb.errors import CaseError
-from aner_nb.keras_model import KerasModel, keras_model
+from aner_nb.keras_model import KerasModel, model_in_place_of
 from aner_nb.layers import Layer, filled_layers, layer_from_record, layer_in_words, layer_to_record
 from aner_nb.optimizers import SGD, OptimizerSpec, optimizer_from_record
 from aner_nb.records import TINY, check_choice, check_count, hold_numbers
@@ -190,7 +190,9 @@ class Case:
         if self.model is None:
             object.__setattr__(self, "layers", filled_layers(self.layers, where))
         else:
-            self._hold_model(where)
+            backends = [placement.backend for placement in self.placements]
+            object.__setattr__(self, "model", model_in_place_of(self.layers, self.model, backends, where))
+            object.__setattr__(self, "layers", ())
         object.__setattr__(self, "split", _split(self.split, where))
         if self.dtype == "float64" and any(p.backend == "metal" for p in self.placements):
             raise CaseError(
@@ -214,20 +216,6 @@ class Case:
     def _pairs(self) -> tuple[tuple[Placement, int], ...]:
         return cast("tuple[tuple[Placement, int], ...]", self.ranks)
 
-    def _hold_model(self, where: str) -> None:
-        if self.layers:
-            raise CaseError(
-                "both layers and a model are given.", where=where, remedy="Leave one of them out."
-            )
-        object.__setattr__(self, "layers", ())
-        object.__setattr__(self, "model", keras_model(self.model, f"{where}: model"))
-        if any(placement.backend == "numpy" for placement in self.placements):
-            raise CaseError(
-                "a Keras model is computed by TensorFlow, not by NumPy.",
-                where=f"{where}: ranks",
-                remedy="Write 'cpu:1' in place of 'numpy'.",
-            )
-
     @property
     def keras(self) -> KerasModel:
         """The Keras model, of a case that has one in place of layers."""
@@ -236,8 +224,7 @@ class Case:
     @property
     def layers_text(self) -> str:
         """The layers in few words."""
-        names = map(layer_in_words, self.stack) if self.model is None else self.keras.layer_names
-        return ", ".join(names)
+        return ", ".join(self.keras.layer_names if self.model else map(layer_in_words, self.stack))
 
     @property
     def stack(self) -> tuple[Layer, ...]:

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,15 @@ from aner_nb.network import Evaluation, Masks, evaluate
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
+from aner_nb.results import ConfusionMatrix, confusion, learning_curves, save
 from aner_nb.sources import fingerprint
 from aner_nb.stopping import EarlyStopping
 from aner_nb.trial import Trial
 from aner_nb.user_table import Table
 from aner_nb.work import Work
+
+if TYPE_CHECKING:
+    import pandas
 
 Ranks = Sequence[str | Placement | tuple[str | Placement, int]]
 
@@ -75,6 +80,36 @@ class Fitted:
         """Return loss and accuracy on the test rows, as the receipt has them."""
         test = self.work.data.test
         return evaluate(self.work.model, self.parameters, test.features, test.targets)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.keras`` file that Keras loads without aner_nb; it takes raw rows and gives `outputs`.
+
+        Its first layer normalizes in float64; the others compute in the case's dtype. Classes come out as logits.
+
+        Raises
+        ------
+        CaseError
+            If the name does not end in ``.keras``, or the file cannot be written.
+        """
+        return save(self.work, self.parameters, path)
+
+    def confusion_matrix(self) -> ConfusionMatrix:
+        """Return how often test rows of each class were taken for each class.
+
+        Raises
+        ------
+        CaseError
+            For a regression.
+        """
+        data = self.work.data
+        if data.task != "classification":
+            raise CaseError("numbers have no classes.", where="confusion_matrix", remedy="Use evaluate().")
+        found = self.work.model.outputs(self.parameters, data.test.features).argmax(axis=1)
+        return confusion(data.test.targets, found, data.class_names)
+
+    def learning_curves(self) -> pandas.DataFrame:
+        """Return one row an epoch: training loss, validation loss and accuracy, seconds since the first request."""
+        return learning_curves(self.trial.receipt)
 
     def _repr_html_(self) -> str:
         from aner_nb.views import fitted_html

@@ -159,6 +159,25 @@ def keras_model(source: object, where: str = "model") -> KerasModel:
     return model
 
 
+def model_in_place_of(layers: object, model: object, backends: Sequence[str], where: str) -> KerasModel:
+    """Return the Keras model of a case, which must have no layers beside it and no rank without TensorFlow.
+
+    Raises
+    ------
+    CaseError
+        As `keras_model`, or if they don't go together.
+    """
+    if layers:
+        raise CaseError("both layers and a model are given.", where=where, remedy="Leave one of them out.")
+    if "numpy" in backends:
+        raise CaseError(
+            "a Keras model is computed by TensorFlow, not by NumPy.",
+            where=f"{where}: ranks",
+            remedy="Write 'cpu:1' in place of 'numpy'.",
+        )
+    return keras_model(model, f"{where}: model")
+
+
 def _not_a_model(where: str, reason: str) -> CaseError:
     return CaseError(
         f"this is not the configuration of a Keras 3 model ({reason[:200]}).",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import random
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 from aner_nb.backends.tensorflow import Forward, loss_sum_of
 from aner_nb.errors import BackendUnavailable, CaseError, ContractBroken
 from aner_nb.keras_model import with_dtype
+from aner_nb.layers import Dense, Dropout, LayerNorm
+from aner_nb.model import Model
 from aner_nb.network import Array, Labels, Layout
 
 LossSum = Callable[[Any, Any], Any]
@@ -269,3 +273,63 @@ def operations(text: str, loss: str, class_weights: tuple[float, ...]) -> tuple[
     function = reference(text).gradient_function(loss_sum_of(loss, class_weights), labels, key)
     silent = ("Placeholder", "Const", "NoOp", "Identity")
     return tuple(op.name for op in function.graph.get_operations() if op.type not in silent)
+
+
+def dense_layers(model: Model, dtype: str) -> list[Any]:
+    """Return Keras layers like those of a Dense stack; weights are set later."""
+    own: list[Any] = []
+    for layer in model.layers:
+        match layer:
+            case Dense():
+                own.append(keras.layers.Dense(layer.units, activation=layer.activation, dtype=dtype))
+            case LayerNorm():
+                own.append(keras.layers.LayerNormalization(epsilon=layer.epsilon, dtype=dtype))
+            case Dropout():
+                own.append(keras.layers.Dropout(layer.rate, dtype=dtype))
+    return own
+
+
+def network_layers(text: str, dtype: str) -> list[Any]:
+    """Return the layers that take flat rows into a Keras model; weights are set later."""
+    model = build(text, dtype)
+    return [keras.layers.Reshape(tuple(model.input_shape[1:]), dtype=dtype), model]
+
+
+def save_model(
+    path: Path,
+    layers: Sequence[Any],
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    arrays: Sequence[Array],
+) -> None:
+    """Write a file that Keras loads by itself: normalization of raw rows in float64, then the layers.
+
+    Raises
+    ------
+    CaseError
+        If Keras's normalization cannot express the scale of a column, or the file cannot be written.
+    """
+    bad = np.flatnonzero((scale <= keras.config.epsilon()) | ~np.isfinite(scale * scale))
+    if len(bad):
+        raise CaseError(
+            f"column {bad[0]} varies by {scale[bad[0]]:.3g}, which Keras's Normalization cannot express.",
+            where="save",
+            remedy="Rescale the column; columns count from 0.",
+        )
+    with tf.device("CPU:0"):
+        first = keras.layers.Normalization(dtype="float64")
+        model: Any = keras.Sequential([keras.Input((len(mean),), dtype="float64"), first, *layers])
+        first.set_weights([mean, scale * scale, np.zeros((), np.int64)])
+        first.finalize_state()
+        for variable, value in zip(model.trainable_variables, arrays, strict=True):
+            variable.assign(value)
+    try:
+        with tempfile.TemporaryDirectory(prefix="aner-", dir=path.parent) as folder:
+            model.save(Path(folder) / path.name)
+            (Path(folder) / path.name).replace(path)
+    except OSError as error:
+        raise CaseError(
+            f"the file cannot be written ({error.strerror or error}).",
+            where=str(path),
+            remedy="Free space or make the folder writable.",
+        ) from error
