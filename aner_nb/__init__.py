@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aner_nb.fitting import Fitted as Fitted
     from aner_nb.fitting import develop as develop
     from aner_nb.fitting import fit as fit
+    from aner_nb.keras_model import keras_model as keras_model
     from aner_nb.launch import connect as connect
     from aner_nb.launch import local_cluster as local_cluster
     from aner_nb.layers import Dense as Dense
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from aner_nb.optimizers import AdamW as AdamW
     from aner_nb.optimizers import RMSprop as RMSprop
     from aner_nb.plan import make_plan as make_plan
+    from aner_nb.results import compare as compare
     from aner_nb.schedules import CosineDecay as CosineDecay
     from aner_nb.schedules import ExponentialDecay as ExponentialDecay
     from aner_nb.schedules import PiecewiseConstant as PiecewiseConstant
@@ -88,6 +90,8 @@ _HOME: Final = {
     "develop": "fitting",
     "fit": "fitting",
     "EarlyStopping": "stopping",
+    "compare": "results",
+    "keras_model": "keras_model",
     "Study": "study",
     "open_study": "study",
     "run_suite": "study",

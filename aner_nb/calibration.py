@@ -20,7 +20,7 @@ from aner_nb.collectives.base import Exchange
 from aner_nb.errors import DeadlineExceeded
 from aner_nb.host import RankSetup
 from aner_nb.master import MasterState
-from aner_nb.model import evaluate, evaluators
+from aner_nb.network import evaluate, evaluators
 from aner_nb.ranks import RankHost, Ranks
 from aner_nb.work import Work, make_setups, make_work, shaping_of
 

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, cast, get_args
 
 from aner_nb.data import DataSpec, data_from_record
 from aner_nb.errors import CaseError
-from aner_nb.layers import Layer, filled_layers, layer_from_record, layer_to_record
+from aner_nb.keras_model import KerasModel, model_in_place_of
+from aner_nb.layers import Layer, filled_layers, layer_from_record, layer_in_words, layer_to_record
 from aner_nb.optimizers import SGD, OptimizerSpec, optimizer_from_record
 from aner_nb.records import TINY, check_choice, check_count, hold_numbers
 from aner_nb.stopping import EarlyStopping, early_stopping_from_record
@@ -121,7 +122,7 @@ class Case:
 
     name: str
     data: DataSpec = dataclasses.field(kw_only=True)
-    layers: Sequence[int | Layer] = dataclasses.field(kw_only=True)
+    layers: Sequence[int | Layer] = dataclasses.field(default=(), kw_only=True)
     """Units of each Dense layer, or a `Dense`, with `Dropout` and `LayerNorm` between them; the last is Dense and has
     one unit a class, or one a target column."""
     dtype: Dtype = dataclasses.field(default="float32", kw_only=True)
@@ -156,6 +157,8 @@ class Case:
     """None: all epochs are run."""
     tf32: bool = dataclasses.field(default=False, kw_only=True)
     """Whether CUDA may round float32 factors to TensorFloat-32: quicker, and other work than float32."""
+    model: Any = dataclasses.field(default=None, kw_only=True)
+    """In place of layers: a Keras 3 model, its JSON, or a `KerasModel`. Its layers count, its weights don't."""
 
     def __post_init__(self) -> None:
         where = f"case {self.name!r}" if self.name else "case"
@@ -183,8 +186,13 @@ class Case:
                 self, "stop_early", early_stopping_from_record(self.stop_early, f"{where}: stop_early")
             )
         object.__setattr__(self, "class_weights", _class_weights(self.class_weights, where))
-        object.__setattr__(self, "layers", filled_layers(self.layers, where))
         object.__setattr__(self, "ranks", _ranks(self.ranks, where))
+        if self.model is None:
+            object.__setattr__(self, "layers", filled_layers(self.layers, where))
+        else:
+            backends = [placement.backend for placement in self.placements]
+            object.__setattr__(self, "model", model_in_place_of(self.layers, self.model, backends, where))
+            object.__setattr__(self, "layers", ())
         object.__setattr__(self, "split", _split(self.split, where))
         if self.dtype == "float64" and any(p.backend == "metal" for p in self.placements):
             raise CaseError(
@@ -207,6 +215,16 @@ class Case:
     @property
     def _pairs(self) -> tuple[tuple[Placement, int], ...]:
         return cast("tuple[tuple[Placement, int], ...]", self.ranks)
+
+    @property
+    def keras(self) -> KerasModel:
+        """The Keras model, of a case that has one in place of layers."""
+        return cast("KerasModel", self.model)
+
+    @property
+    def layers_text(self) -> str:
+        """The layers in few words."""
+        return ", ".join(self.keras.layer_names if self.model else map(layer_in_words, self.stack))
 
     @property
     def stack(self) -> tuple[Layer, ...]:
@@ -244,6 +262,9 @@ class Case:
             **({"tf32": True} if self.tf32 else {}),
         }
         # What was added later stays out while it is not used: the ids of other cases are what they were.
+        if self.model is not None:
+            del record["layers"]
+            record["model"] = self.keras.to_record()
         return record | self.training_record()
 
     def training_record(self) -> dict[str, Any]:
@@ -294,7 +315,8 @@ def case_from_record(record: Mapping[str, Any], where: str = "case") -> Case:
     unknown = sorted(set(map(str, record)) - set(fields))
     if unknown:
         raise CaseError(f"unknown field {unknown[0]!r}.", where=where, remedy=f"Known: {', '.join(fields)}.")
-    required = ("name", "data", "layers", "batch", "epochs")
+    network = "layers" if record.get("model") is None else "model"
+    required = ("name", "data", network, "batch", "epochs")
     missing = [name for name in required if name not in record]
     if missing:
         raise CaseError(
@@ -304,7 +326,8 @@ def case_from_record(record: Mapping[str, Any], where: str = "case") -> Case:
         )
     values = dict(record)
     values["data"] = data_from_record(record["data"], where=f"{where}: data")
-    values["layers"] = [layer_from_record(item, where) for item in _list(record, "layers", where)]
+    if "layers" in record or network == "layers":
+        values["layers"] = [layer_from_record(item, where) for item in _list(record, "layers", where)]
     if "ranks" in record:
         values["ranks"] = [
             tuple(item) if isinstance(item, list) else item for item in _list(record, "ranks", where)

@@ -15,7 +15,7 @@ from aner_nb.collectives.base import AbstractCollective, Exchange
 from aner_nb.errors import ContractBroken
 from aner_nb.events import EpochValidated, Event, UpdateDone
 from aner_nb.master import MasterState
-from aner_nb.model import Evaluation
+from aner_nb.network import Evaluation
 from aner_nb.plan import Plan, Update
 
 COORDINATOR_PHASES: Final = ("exchange", "apply", "total")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aner_nb.model import Evaluation
+from aner_nb.network import Evaluation
 
 _CAPACITY: Final = 4096
 _DRAIN_SECONDS: Final = 0.1

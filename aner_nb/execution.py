@@ -26,7 +26,7 @@ from aner_nb.durability import NOT_DURABLE, Durability
 from aner_nb.errors import AnerError, Cancelled, CaseError, ContractBroken, DeadlineExceeded, RankLost, let_go
 from aner_nb.events import Emitter, Event, StageEntered, Subscriber, TrialEnded, TrialStarted
 from aner_nb.master import MasterState
-from aner_nb.model import Evaluation, evaluate, evaluators
+from aner_nb.network import Evaluation, evaluate, evaluators
 from aner_nb.plan import TAIL_RULE, Update
 from aner_nb.ranks import RankHost, Ranks, open_inline_ranks
 from aner_nb.receipts import (

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +20,20 @@ from aner_nb.errors import CaseError
 from aner_nb.events import Subscriber
 from aner_nb.execution import Wrap, run
 from aner_nb.layers import Layer
-from aner_nb.model import Evaluation, Masks, evaluate, forward, gradient_sum, operations
+from aner_nb.network import Evaluation, Masks, evaluate
 from aner_nb.optimizers import SGD, OptimizerSpec
 from aner_nb.plan import Update
 from aner_nb.ranks import RankHost
+from aner_nb.results import ConfusionMatrix, confusion, learning_curves, save
 from aner_nb.sources import fingerprint
 from aner_nb.stopping import EarlyStopping
 from aner_nb.trial import Trial
 from aner_nb.user_files import Stored
 from aner_nb.user_table import Table
 from aner_nb.work import Work
+
+if TYPE_CHECKING:
+    import pandas
 
 Ranks = Sequence[str | Placement | tuple[str | Placement, int]]
 
@@ -70,12 +75,42 @@ class Fitted:
                 remedy=f"Give rows of {width} features: shape (rows, {width}).",
             )
         normalized = self.work.data.normalization.apply(raw)
-        return forward(self.work.model, self.parameters, normalized)[-1].astype(np.float64, copy=False)
+        return self.work.model.outputs(self.parameters, normalized).astype(np.float64, copy=False)
 
     def evaluate(self) -> Evaluation:
         """Return loss and accuracy on the test rows, as the receipt has them."""
         test = self.work.data.test
         return evaluate(self.work.model, self.parameters, test.features, test.targets)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.keras`` file that Keras loads without aner_nb; it takes raw rows and gives `outputs`.
+
+        Its first layer normalizes in float64; the others compute in the case's dtype. Classes come out as logits.
+
+        Raises
+        ------
+        CaseError
+            If the name does not end in ``.keras``, or the file cannot be written.
+        """
+        return save(self.work, self.parameters, path)
+
+    def confusion_matrix(self) -> ConfusionMatrix:
+        """Return how often test rows of each class were taken for each class.
+
+        Raises
+        ------
+        CaseError
+            For a regression.
+        """
+        data = self.work.data
+        if data.task != "classification":
+            raise CaseError("numbers have no classes.", where="confusion_matrix", remedy="Use evaluate().")
+        found = self.work.model.outputs(self.parameters, data.test.features).argmax(axis=1)
+        return confusion(data.test.targets, found, data.class_names)
+
+    def learning_curves(self) -> pandas.DataFrame:
+        """Return one row an epoch: training loss, validation loss and accuracy, seconds since the first request."""
+        return learning_curves(self.trial.receipt)
 
     def _repr_html_(self) -> str:
         from aner_nb.views import fitted_html
@@ -164,8 +199,7 @@ class _ReferenceCollective(AbstractCollective):
         features = np.concatenate([piece[0] for piece in pieces])
         targets = np.concatenate([piece[1] for piece in pieces])
         parameters = self.wire.astype(np.float64)
-        loss = gradient_sum(
-            self._work.model,
+        loss = self._work.model.gradient_sum(
             parameters,
             features.astype(np.float64),
             targets,
@@ -189,7 +223,7 @@ class _ReferenceCollective(AbstractCollective):
 
 def fit(
     data: DataSpec,
-    layers: Sequence[int | Layer],
+    layers: Sequence[int | Layer] = (),
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -213,7 +247,7 @@ def fit(
     cluster
         None: a local cluster is started for this call.
     **fields
-        Further fields of `Case`, such as ``seed``.
+        Further fields of `Case`, such as ``seed``, or ``model`` for a Keras model in place of layers.
 
     Raises
     ------
@@ -234,7 +268,7 @@ def fit(
 
 def develop(
     data: DataSpec,
-    layers: Sequence[int | Layer],
+    layers: Sequence[int | Layer] = (),
     *,
     batch: int = 32,
     epochs: int = 40,
@@ -262,7 +296,7 @@ def develop(
         fitted.trial,
         fitted.parameters,
         fitted.work,
-        operations=operations(fitted.work.model),
+        operations=fitted.work.model.operations(),
         updates=tuple(captured[0].updates),
     )
 

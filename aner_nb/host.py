@@ -26,7 +26,8 @@ from aner_nb.channels.stream import FrameStream, StreamRankEnd
 from aner_nb.dropout import RowMasks, make_masks
 from aner_nb.errors import AnerError, RankLost
 from aner_nb.file_rows import FileRows, RowsFile
-from aner_nb.model import Model
+from aner_nb.network import Network
+from aner_nb.networks import KerasNetwork, network_from_record
 from aner_nb.plan import Plan
 from aner_nb.rank import serve
 from aner_nb.sources import fingerprint
@@ -45,7 +46,7 @@ class RankSetup:
     rank: int
     rank_count: int
     placement: Placement
-    model: Model
+    model: Network
     plan: Plan
     dtype: str
     rows: int
@@ -78,7 +79,7 @@ class RankSetup:
         values: dict[str, Any] = {
             **record,
             "placement": Placement(**record["placement"]),
-            "model": Model.from_record(record["model"]),
+            "model": network_from_record(record["model"]),
             "plan": Plan(**dict(plan, weights=tuple(plan["weights"]))),
             "files": _files(record["files"]),
             "blocks": tuple((int(start), int(stop)) for start, stop in record["blocks"]),
@@ -131,6 +132,7 @@ def open_gradient(setup: RankSetup, partition: Partition) -> AbstractGradientFun
         setup.placement,
         blocks=setup.blocks,
         resident=setup.resident,
+        open_forward=setup.model.open_forward if isinstance(setup.model, KerasNetwork) else None,
         draw=draw,
         tf32=setup.tf32,
     )

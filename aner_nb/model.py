@@ -1,62 +1,24 @@
-"""The Dense stack in NumPy: layout of the flat vector, initial values, forward, backward, evaluation.
+"""The Dense stack in NumPy: layout of the flat vector, initial values, forward, backward.
 
 This is the canonical CPU reference: the coordinator evaluates with it, and `develop` compares with it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from aner_nb.case import Case, Loss
 from aner_nb.counter import uniform
 from aner_nb.errors import CaseError
 from aner_nb.layers import Dense, Dropout, Layer, LayerNorm, layer_from_record, layer_to_record
-
-Array = NDArray[np.floating]
-Labels = NDArray[Any]
-"""(rows,) whole-number classes, or (rows, outputs) numbers."""
-Masks = Sequence[NDArray[np.bool_]]
-"""(rows, units) of each Dropout layer: whether a unit is kept."""
-
-_EVALUATION_ROWS: Final = 512
-_EVALUATORS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where each array of the model lies in the flat vector."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    """Weights (inputs, units) and biases (units,) of each layer in turn."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Elements of each array."""
-        return tuple(math.prod(shape) for shape in self.shapes)
-
-    @property
-    def size(self) -> int:
-        """Elements of the flat vector."""
-        return sum(self.sizes)
-
-    def views(self, vector: Array) -> tuple[Array, ...]:
-        """Return the arrays as views of `vector`, shape (size,); nothing is copied."""
-        views: list[Array] = []
-        start = 0
-        for shape, size in zip(self.shapes, self.sizes, strict=True):
-            views.append(vector[start : start + size].reshape(shape))
-            start += size
-        return tuple(views)
+from aner_nb.network import Array, Labels, Layout, Masks, loss_and_slope, loss_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +87,17 @@ class Model:
                 views[place][:] = layer.l2
         return vector
 
+    def outputs(self, parameters: Array, features: Array) -> Array:
+        return forward(self, parameters, features)[-1]
+
+    def gradient_sum(
+        self, parameters: Array, features: Array, targets: Labels, out: Array, masks: Masks = ()
+    ) -> float:
+        return gradient_sum(self, parameters, features, targets, out, masks)
+
+    def operations(self) -> tuple[str, ...]:
+        return operations(self)
+
     def to_record(self) -> dict[str, Any]:
         """Return the stack as plain JSON values."""
         return {
@@ -158,14 +131,7 @@ def make_model(case: Case, *, features: int, outputs: int, task: str) -> Model:
         If the layers or the loss don't fit the data.
     """
     where = f"case {case.name!r}"
-    natural: Loss = "softmax_cross_entropy" if task == "classification" else "mean_squared_error"
-    loss = case.loss or natural
-    if loss != natural:
-        raise CaseError(
-            f"{loss} does not fit the data's {task} targets.",
-            where=f"{where}: loss",
-            remedy=f"Write {natural}, or leave the field out.",
-        )
+    loss = loss_of(case, task)
     last = cast("Dense", case.stack[-1])
     if last.units != outputs:
         what = "classes" if task == "classification" else "target columns"
@@ -245,28 +211,6 @@ def _by_layer(model: Model, masks: Masks | None) -> list[NDArray[np.bool_] | Non
     return found
 
 
-def _loss_and_slope(
-    model: Model, output: Array, targets: Labels, class_weights: tuple[float, ...] = ()
-) -> tuple[float, Array]:
-    """Return the loss summed over the rows, and its derivative by the last layer's output."""
-    if model.loss == "mean_squared_error":
-        difference = output - targets
-        width = output.shape[1]
-        return float(np.sum(difference * difference) / width), difference * (2.0 / width)
-    shifted = output - output.max(axis=1, keepdims=True, initial=-np.inf)
-    exponents = np.exp(shifted)
-    totals = exponents.sum(axis=1, keepdims=True)
-    rows = np.arange(len(output))
-    losses = np.log(totals[:, 0]) - shifted[rows, targets]
-    slope = exponents / totals
-    slope[rows, targets] -= 1.0
-    if class_weights:
-        weights = np.array(class_weights, output.dtype)[targets]
-        losses = losses * weights
-        slope *= weights[:, np.newaxis]
-    return float(np.sum(losses)), slope
-
-
 def gradient_sum(
     model: Model, parameters: Array, features: Array, targets: Labels, out: Array, masks: Masks = ()
 ) -> float:
@@ -280,7 +224,7 @@ def gradient_sum(
         One for each Dropout layer.
     """
     outputs = forward(model, parameters, features, masks)
-    loss, slope = _loss_and_slope(model, outputs[-1], targets, model.class_weights)
+    loss, slope = loss_and_slope(model.loss, outputs[-1], targets, model.class_weights)
     weights = model.layout.views(parameters)
     gradients = model.layout.views(out)
     drawn, places = _by_layer(model, masks), model.places
@@ -333,57 +277,3 @@ def operations(model: Model) -> tuple[str, ...]:
             case LayerNorm() | Dropout():
                 names.append(f"{layer.kind}_{index}/gradient")
     return tuple(names)
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """How well parameters do on a set of rows."""
-
-    rows: int
-    loss: float
-    """Mean over the rows."""
-    accuracy: float | None
-    """Share of rows whose largest output is their class; None for regression."""
-
-
-@contextlib.contextmanager
-def evaluators() -> Generator[Executor]:
-    """Yield the threads that share a validation's rows, with NumPy's BLAS held to one thread for each.
-
-    BLAS's own threads spin for a while after a product, on the cores of the ranks.
-    """
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(_EVALUATORS, "aner-evaluation") as pool:
-        yield pool
-
-
-def evaluate(
-    model: Model,
-    parameters: NDArray[np.float64],
-    features: Array,
-    targets: Labels,
-    *,
-    pool: Executor | None = None,
-) -> Evaluation:
-    """Evaluate on CPU in float64, in blocks of rows so that memory stays bounded.
-
-    Parameters
-    ----------
-    pool
-        Threads that share the blocks. The blocks' sums are added in the order of the rows: the result does not
-        depend on it.
-    """
-
-    def evaluate_block(start: int) -> tuple[float, int]:
-        block = slice(start, start + _EVALUATION_ROWS)
-        output = forward(model, parameters, features[block])[-1]
-        loss = _loss_and_slope(model, output, targets[block])[0]
-        if model.loss == "mean_squared_error":
-            return loss, 0
-        return loss, int(np.sum(output.argmax(axis=1) == targets[block]))
-
-    starts = range(0, len(features), _EVALUATION_ROWS)
-    blocks = list((pool.map if pool is not None else map)(evaluate_block, starts))
-    rows = len(features)
-    hits = sum(block_hits for _, block_hits in blocks)
-    accuracy = hits / rows if model.loss == "softmax_cross_entropy" else None
-    return Evaluation(rows, sum(loss for loss, _ in blocks) / rows, accuracy)

@@ -18,7 +18,7 @@ from aner_nb.case import Case
 from aner_nb.coordinator import CHANNEL_PHASES, COORDINATOR_PHASES, Record
 from aner_nb.errors import AnerError, BackendUnavailable, Cancelled
 from aner_nb.machine import noise_sample
-from aner_nb.model import Evaluation
+from aner_nb.network import Evaluation
 from aner_nb.ranks import Ranks
 from aner_nb.receipts import (
     Counts,

@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from aner_nb.layers import layer_in_words
 from aner_nb.records import in_words, told
 
 _NANOSECONDS: Final = 1e9
@@ -57,7 +56,7 @@ def case_html(case: Any) -> str:
     options = ", ".join(f"{key} {value}" for key, value in source.items() if value is not None)
     pairs = [
         ("data", f"{name} ({options})" if options else name),
-        ("layers", ", ".join(map(layer_in_words, case.stack))),
+        ("layers", case.layers_text),
         ("dtype", case.dtype),
         ("batch, epochs", f"{case.batch} rows over all ranks, {case.epochs} epochs"),
         ("optimizer", in_words(record["optimizer"])),
@@ -183,7 +182,7 @@ def _milliseconds(phase: Any) -> str:
 
 def fitted_html(fitted: Any) -> str:
     """Return a `Fitted`: its layers and its trial."""
-    layers = ", ".join(map(layer_in_words, fitted.work.case.stack))
+    layers = fitted.work.case.layers_text
     head = _whole("Trained model", f"{fitted.work.model.features} features → {layers}")
     return head + trial_html(fitted.trial)
 

@@ -17,7 +17,8 @@ from aner_nb.errors import CaseError
 from aner_nb.file_rows import FileRows, RowsFile
 from aner_nb.host import RankSetup
 from aner_nb.master import Shaping
-from aner_nb.model import Labels, Model, make_model
+from aner_nb.network import Labels, Network
+from aner_nb.networks import make_network
 from aner_nb.plan import Plan, make_plan
 from aner_nb.splits import Split, split
 from aner_nb.staging import stage
@@ -34,7 +35,7 @@ class Work:
     case: Case
     data: PreparedData
     split: Split
-    model: Model
+    model: Network
     plan: Plan
     partitions: tuple[Partition, ...]
 
@@ -56,10 +57,13 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
         loaded = time.perf_counter_ns()
         parts = split(source, case.split, seed=case.seed)
         data = prepare(source, parts, dtype=case.dtype)
-    model = make_model(case, features=data.train.features.shape[1], outputs=data.outputs, task=data.task)
-    weights = class_weights_of(case, data.train.targets, data.outputs, data.task)
-    if weights:
-        model = dataclasses.replace(model, class_weights=weights)
+    model = make_network(
+        case,
+        features=data.train.features.shape[1],
+        outputs=data.outputs,
+        task=data.task,
+        class_weights=class_weights_of(case, data.train.targets, data.outputs, data.task),
+    )
     plan = make_plan(case, len(data.train.features))
     partitions = _partitions(data, plan)
     done = time.perf_counter_ns()

@@ -28,7 +28,7 @@ import numpy as np
 
 import aner_nb as aner
 from aner_nb.case import Case
-from aner_nb.model import evaluate
+from aner_nb.network import evaluate
 from aner_nb.work import Work, make_work
 
 LEARNING_RATE = 0.05

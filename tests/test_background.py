@@ -15,7 +15,7 @@ from aner_nb.case import Case
 from aner_nb.data import iris
 from aner_nb.errors import BackendUnavailable, CaseError
 from aner_nb.events import EpochValidated, TrialEnded, TrialStarted, UpdateDone
-from aner_nb.model import Evaluation
+from aner_nb.network import Evaluation
 from aner_nb.progress import CURVE_POINTS, Progress, earlier
 from aner_nb.store import ResultsFolder
 from aner_nb.suites import Slot, Suite

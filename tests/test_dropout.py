@@ -23,7 +23,8 @@ from aner_nb.dropout import Masks, RowMasks, make_masks
 from aner_nb.durability import Durability
 from aner_nb.errors import CaseError, RankLost
 from aner_nb.layers import Dense, Dropout, LayerNorm
-from aner_nb.model import Model, evaluate, forward, gradient_sum, operations
+from aner_nb.model import Model, forward, gradient_sum, operations
+from aner_nb.network import evaluate
 from aner_nb.plan import Update
 from aner_nb.ranks import open_inline_ranks
 

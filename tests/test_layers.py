@@ -24,8 +24,8 @@ PACKAGES = {
 }
 ALL = FILES | PACKAGES
 ONLY_IN = {
-    "tensorflow": {"backends.tensorflow"},
-    "keras": {"backends.tensorflow"},
+    "tensorflow": {"backends.tensorflow", "backends.keras"},
+    "keras": {"backends.keras"},
     "dask": {"cluster", "launch"},
     "distributed": {"cluster", "launch"},
     "altair": {"charts", "report"},

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aner_nb as aner
-from aner_nb import model as module
+from aner_nb import network as module
 from aner_nb.errors import CaseError
 from aner_nb.layers import Dense
-from aner_nb.model import Model, evaluate, forward, gradient_sum, make_model, operations
+from aner_nb.model import Model, forward, gradient_sum, make_model, operations
+from aner_nb.network import evaluate
 from aner_nb.sources import fingerprint
 
 ACTIVATIONS = ("linear", "relu", "tanh", "sigmoid")

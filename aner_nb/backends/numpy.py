@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, DrawMasks, GradientSum, Partition
-from aner_nb.model import Model, gradient_sum, operations
+from aner_nb.network import Network
 
 
 class NumpyGradientFunction(AbstractGradientFunction):
     """The canonical reference as a backend."""
 
-    def __init__(self, model: Model, partition: Partition, draw: DrawMasks | None = None) -> None:
+    def __init__(self, model: Network, partition: Partition, draw: DrawMasks | None = None) -> None:
         self._draw = draw
         self._model = model
         self._partition = partition
         self.proof = DeviceProof(
             requested="CPU:0",
             produced_on=("CPU:0",),
-            operations_on={"CPU:0": len(operations(model))},
+            operations_on={"CPU:0": len(model.operations())},
             framework=f"numpy {np.__version__}",
         )
         self.compile_ns = 0
@@ -36,8 +36,7 @@ class NumpyGradientFunction(AbstractGradientFunction):
     ) -> GradientSum:
         start, stop = block
         began = time.perf_counter_ns()
-        loss = gradient_sum(
-            self._model,
+        loss = self._model.gradient_sum(
             parameters,
             self._partition.features[start:stop],
             self._partition.targets[start:stop],

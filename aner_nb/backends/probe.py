@@ -15,7 +15,7 @@ from aner_nb.backends.numpy import NumpyGradientFunction
 from aner_nb.case import Placement
 from aner_nb.counter import normal
 from aner_nb.errors import ContractBroken
-from aner_nb.model import Model
+from aner_nb.network import Network
 
 TOLERANCE: Final = {"float32": 1e-3, "float64": 1e-9}
 """Largest difference in any of the model's arrays, over the array's largest gradient."""
@@ -31,7 +31,7 @@ _SMALL: Final = 1e-3
 
 def probe(
     gradient: AbstractGradientFunction,
-    model: Model,
+    model: Network,
     partition: Partition,
     placement: Placement,
     draw: DrawMasks | None = None,
@@ -72,7 +72,7 @@ def probe(
     return found
 
 
-def _error(model: Model, own: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+def _error(model: Network, own: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     """Return the largest difference of any array, over its own largest gradient."""
     least = _SMALL * float(np.abs(right).max()) or 1.0
     views = zip(model.layout.views(own), model.layout.views(right), strict=True)

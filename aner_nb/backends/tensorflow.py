@@ -11,8 +11,8 @@ import functools
 import os
 import re
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
 from aner_nb import cuda
 
@@ -38,6 +38,10 @@ from aner_nb.case import Placement
 from aner_nb.errors import BackendUnavailable, ContractBroken
 from aner_nb.layers import Dense, Dropout, LayerNorm
 from aner_nb.model import Model
+from aner_nb.network import Network
+
+Forward = Callable[[Sequence[Any], Any, Sequence[Any]], Any]
+"""Arrays, rows and Dropout masks to the last layer's outputs, while a graph is traced."""
 
 _ALIGNMENT: Final = 64
 _BOOKKEEPING: Final = frozenset(
@@ -114,18 +118,21 @@ class TensorflowGradientFunction(AbstractGradientFunction):
     blocks
         The shards that will be asked for. Resident ones are put on the device now, each as tensors of its own,
         so that an update slices nothing.
+    open_forward
+        Returns, for a dtype, what computes the outputs; called once the device is set up. None: a Dense stack does.
     draw
         Makes the masks of each update; None: the model drops nothing.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Network,
         partition: Partition,
         placement: Placement,
         *,
         blocks: Sequence[tuple[int, int]],
         resident: bool,
+        open_forward: Callable[[str], Forward] | None = None,
         draw: DrawMasks | None = None,
         tf32: bool = False,
     ) -> None:
@@ -140,7 +147,9 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         dtype = partition.features.dtype.name
         began = time.perf_counter_ns()
         self._shards = {block: self._place(block) for block in blocks} if resident else {}
-        self._function: Any = self._trace(model, dtype)
+        if open_forward is None:
+            open_forward = functools.partial(_dense_forward, cast("Model", model))
+        self._function: Any = self._trace(model, open_forward(dtype), dtype)
         self.proof = self._prove(placement, dtype)
         if self._device != "CPU:0":
             tolerance = TF32_TOLERANCE if tf32 else TOLERANCE[dtype]
@@ -166,7 +175,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
         with tf.device(self._device):
             return [tf.constant(mask) for mask in self._draw(update, block)]
 
-    def _trace(self, model: Model, dtype: str) -> Any:
+    def _trace(self, model: Network, forward: Forward, dtype: str) -> Any:
         targets = self._place((0, 0))[1]
         masks = self._masks(0, (0, 0))
         signature = [
@@ -175,6 +184,8 @@ class TensorflowGradientFunction(AbstractGradientFunction):
             tf.TensorSpec([None, *targets.shape[1:]], targets.dtype),
             *(tf.TensorSpec([None, mask.shape[1]], tf.bool) for mask in masks),
         ]
+
+        loss_sum = loss_sum_of(model.loss, model.class_weights)
 
         @tf.function(input_signature=signature, autograph=False)
         def gradients(vector: Any, features: Any, labels: Any, *masks: Any) -> list[Any]:
@@ -186,7 +197,7 @@ class TensorflowGradientFunction(AbstractGradientFunction):
                 ]
                 with tf.GradientTape() as tape:
                     tape.watch(arrays)
-                    loss = _loss_sum(model, arrays, features, labels, masks)
+                    loss = loss_sum(forward(arrays, features, masks), labels)
                 return [loss, *tape.gradient(loss, arrays)]
 
         traced: Any = gradients
@@ -301,7 +312,11 @@ def _short(device: str) -> str:
 _ACTIVATIONS: Final = {"relu": tf.nn.relu, "tanh": tf.tanh, "sigmoid": tf.sigmoid}
 
 
-def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any, masks: Sequence[Any]) -> Any:
+def _dense_forward(model: Model, _dtype: str) -> Forward:
+    return functools.partial(_dense_outputs, model)
+
+
+def _dense_outputs(model: Model, arrays: Sequence[Any], features: Any, masks: Sequence[Any]) -> Any:
     output = features
     drawn = iter(masks)
     for place, layer in zip(model.places, model.layers, strict=True):
@@ -314,13 +329,22 @@ def _loss_sum(model: Model, arrays: list[Any], features: Any, labels: Any, masks
                 output = _layer_norm(layer.epsilon)(output, arrays[place], arrays[place + 1])
             case Dropout():
                 output *= tf.cast(next(drawn), output.dtype) * tf.constant(layer.scale, output.dtype)
-    if model.loss == "mean_squared_error":
-        difference: Any = tf.square(output - labels)
-        return tf.reduce_sum(difference) / model.widths[-1]
-    losses: Any = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output)
-    if model.class_weights:
-        losses *= tf.gather(tf.constant(model.class_weights, losses.dtype), labels)
-    return tf.reduce_sum(losses)
+    return output
+
+
+def loss_sum_of(loss: str, class_weights: tuple[float, ...]) -> Callable[[Any, Any], Any]:
+    """Return what adds up the loss of outputs and targets over the rows, while a graph is traced."""
+
+    def loss_sum(output: Any, labels: Any) -> Any:
+        if loss == "mean_squared_error":
+            difference: Any = tf.square(output - labels)
+            return tf.reduce_sum(difference) / int(output.shape[-1])
+        losses: Any = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output)
+        if class_weights:
+            losses *= tf.gather(tf.constant(class_weights, losses.dtype), labels)
+        return tf.reduce_sum(losses)
+
+    return loss_sum
 
 
 def _layer_norm(epsilon: float) -> Any:

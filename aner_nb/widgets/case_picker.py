@@ -12,7 +12,7 @@ import traitlets
 from aner_nb.case import Case, Placement
 from aner_nb.errors import BackendUnavailable, CaseError
 from aner_nb.front_ends import front_end
-from aner_nb.layers import Dense, layer_in_words
+from aner_nb.layers import Dense
 from aner_nb.matching import match_offers
 from aner_nb.ranks import Offer
 from aner_nb.records import in_words, told
@@ -241,9 +241,9 @@ def rank_text(case: Case) -> str:
 
 def work_text(case: Case) -> str:
     """Return what a case trains, in few words."""
-    layers = "-".join(str(layer.units) for layer in case.stack if isinstance(layer, Dense))
+    units = "-".join(str(layer.units) for layer in case.stack if isinstance(layer, Dense))
     source = str(case.data.to_record().get("source", "data"))
-    return f"{source}, {layers}, batch {case.batch}, {case.epochs} epochs"
+    return f"{source}, {units or case.layers_text}, batch {case.batch}, {case.epochs} epochs"
 
 
 def facts(case: Case) -> list[tuple[str, str]]:
@@ -251,10 +251,9 @@ def facts(case: Case) -> list[tuple[str, str]]:
     record = case.data.to_record()
     source = str(record.pop("source", "data"))
     options = ", ".join(f"{name} {value}" for name, value in record.items())
-    layers = ", ".join(map(layer_in_words, case.stack))
     return [
         ("data", f"{source} ({options})" if options else source),
-        ("layers", layers),
+        ("layers", case.layers_text),
         ("dtype", case.dtype),
         ("batch", f"{case.batch} rows over all ranks"),
         ("epochs", str(case.epochs)),
