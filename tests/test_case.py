@@ -368,10 +368,17 @@ ADDED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "field", [field.name for field in dataclasses.fields(Case) if field.name not in ("collective", "model")]
+    "field",
+    [field.name for field in dataclasses.fields(Case) if field.name not in ("collective", "model", "tf32")],
 )
 def test_the_work_id_depends_on_what_is_computed_alone(field: str) -> None:
     assert (make(**{field: (CHANGED | ADDED)[field]}).work_id == make().work_id) == (field in WHO)
+
+
+def test_rounder_products_are_other_work() -> None:
+    card = make(ranks=["cuda:0"])
+    assert card.work_id == make().work_id
+    assert dataclasses.replace(card, tf32=True).work_id != card.work_id
 
 
 def test_the_work_id_is_the_same_everywhere() -> None:
