@@ -13,6 +13,13 @@ DOCS_STAMP := $(VENV)/.installed-docs
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
 
+verify-hardware: $(STAMP)
+	$(BIN)/aner-nb doctor
+	$(BIN)/aner-nb run portable --here --out results/hardware
+	$(BIN)/aner-nb hardware results/hardware
+	@echo "Paste results/hardware/hardware.md into an issue, with results/hardware/public as a zip file."
+	$(BIN)/aner-nb verify results/hardware
+
 test: $(TESTS_STAMP)
 	$(BIN)/python -m pytest -m "not browser"
 	$(BIN)/python -m pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600

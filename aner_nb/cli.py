@@ -143,6 +143,18 @@ def verify(
 
 
 @app.command()
+def hardware(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder of a published study.")],
+) -> None:
+    """Write a short text for an issue: which backends computed where, agreement, what was not run."""
+    from aner_nb.hardware_report import hardware_report
+
+    path = folder / "hardware.md"
+    path.write_text(hardware_report(folder / "public"), encoding="utf-8")
+    _console.print(str(path))
+
+
+@app.command()
 def cluster(scheduler: Scheduler = "") -> None:
     """Show the platforms and placements of a cluster."""
     from aner_nb.launch import connect, local_cluster
