@@ -21,7 +21,7 @@ verify-hardware: $(STAMP)
 	$(BIN)/aner-nb verify results/hardware
 
 test: $(TESTS_STAMP)
-	$(BIN)/python -m pytest -m "not browser"
+	$(BIN)/python -m pytest -m "not browser" --durations 25
 	$(BIN)/python -m pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600
 
 test-fast: $(TESTS_STAMP)

@@ -146,14 +146,17 @@ def test_one_process_learns(layers: Any, net: str) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("net", ["conv", "gru"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+@pytest.mark.parametrize(
+    ("net", "dtype", "tolerance"),
+    [("conv", "float32", 1e-4), ("gru", "float64", 1e-9), ("gru", "float32", 1e-4)],
+)
 def test_a_group_learns_what_standalone_learns(
     layers: Any, cluster: aner.Cluster, net: str, dtype: str, tolerance: float
 ) -> None:
     vectors = []
     for ranks in (["cpu:1"], ["cpu:1", "cpu:1"], ["cpu:1", ("cpu:1", 3)]):
-        trial = aner.run(case(NETS[net](layers), dtype=dtype, channel="auto", ranks=ranks), cluster)
+        wanted = case(NETS[net](layers), dtype=dtype, channel="auto", ranks=ranks, epochs=4)
+        trial = aner.run(wanted, cluster)
         receipt = trial.raise_unless_passed().receipt
         assert all(check.passed for check in receipt.checks)
         assert all(set(rank.proof.operations_on) == {"CPU:0"} for rank in receipt.ranks)
