@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aner_nb.fitting import Fitted as Fitted
     from aner_nb.fitting import develop as develop
     from aner_nb.fitting import fit as fit
-    from aner_nb.keras_model import keras_model as keras_model
+    from aner_nb.keras_models import keras_model as keras_model
     from aner_nb.launch import connect as connect
     from aner_nb.launch import local_cluster as local_cluster
     from aner_nb.layers import Dense as Dense
@@ -91,7 +91,7 @@ _HOME: Final = {
     "fit": "fitting",
     "EarlyStopping": "stopping",
     "compare": "results",
-    "keras_model": "keras_model",
+    "keras_model": "keras_models",
     "Study": "study",
     "open_study": "study",
     "run_suite": "study",

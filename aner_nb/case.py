@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from aner_nb.data import DataSpec, data_from_record
 from aner_nb.errors import CaseError
-from aner_nb.keras_model import KerasModel, model_in_place_of
+from aner_nb.keras_models import KerasModel, model_in_place_of
 from aner_nb.layers import Layer, filled_layers, layer_from_record, layer_in_words, layer_to_record
 from aner_nb.optimizers import SGD, OptimizerSpec, optimizer_from_record
 from aner_nb.records import TINY, check_choice, check_count, hold_numbers

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 import statistics
 import subprocess
 import sys
+
+import aner_nb as aner
 
 HEAVY = ("tensorflow", "distributed", "altair", "pandas", "ipywidgets", "numpy")
 
@@ -37,3 +40,8 @@ print(aner.run(case).receipt.status, "tensorflow" in sys.modules, "distributed" 
 def test_every_public_name_can_be_loaded() -> None:
     code = "import aner_nb; print(all(getattr(aner_nb, name) is not None for name in aner_nb.__all__))"
     assert run_python(code) == "True"
+
+
+def test_no_module_hides_a_public_name() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(aner.__path__)}
+    assert modules.isdisjoint(aner.__all__)

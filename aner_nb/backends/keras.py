@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from aner_nb.backends.tensorflow import Forward, loss_sum_of
 from aner_nb.errors import BackendUnavailable, CaseError, ContractBroken
-from aner_nb.keras_model import with_dtype
+from aner_nb.keras_models import with_dtype
 from aner_nb.layers import Dense, Dropout, LayerNorm
 from aner_nb.model import Model
 from aner_nb.network import Array, Labels, Layout

@@ -11,7 +11,7 @@ import pytest
 import aner_nb as aner
 from aner_nb.case import case_from_record
 from aner_nb.errors import CaseError
-from aner_nb.keras_model import keras_model
+from aner_nb.keras_models import keras_model
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
