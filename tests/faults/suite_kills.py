@@ -114,7 +114,10 @@ def run_command(suite: Path, out: Path) -> list[str]:
 
 
 def _start(suite: Path, out: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(run_command(suite, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # A killed process cannot take away the folder of a socket that it listens on: it stays in this one.
+    environment = {**os.environ, "TMPDIR": str(suite.parent)}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(run_command(suite, out), env=environment, **quiet)
 
 
 def main() -> None:
