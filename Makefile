@@ -8,7 +8,7 @@ TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: resolve demo test test-fast test-browser images check docs lab front-end bench clean
+.PHONY: resolve demo verify-hardware test test-long test-fast test-browser images check docs lab front-end bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
@@ -21,11 +21,14 @@ verify-hardware: $(STAMP)
 	$(BIN)/aner-nb verify results/hardware
 
 test: $(TESTS_STAMP)
-	$(BIN)/python -m pytest -m "not browser" --durations 25
+	$(BIN)/python -m pytest -m "not browser and not long" --durations 25
 	$(BIN)/python -m pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600
 
+test-long: $(TESTS_STAMP)
+	$(BIN)/python -m pytest -m long
+
 test-fast: $(TESTS_STAMP)
-	$(BIN)/python -m pytest -m "not cluster and not tensorflow and not browser and not slow"
+	$(BIN)/python -m pytest -m "not cluster and not tensorflow and not browser and not slow and not long"
 
 test-browser: $(TESTS_STAMP)
 	$(BIN)/python -m pytest tests/browser

@@ -65,11 +65,11 @@ def in_worker(cluster: aner.Cluster, placement: str, function: Callable[..., Any
 @pytest.mark.parametrize(
     ("ranks", "dtype"),
     [
-        (["cuda:0"], "float64"),
+        pytest.param(["cuda:0"], "float64", marks=pytest.mark.long),
         (["cuda:1"], "float32"),
         (["cuda:0", "cuda:1"], "float64"),
-        (["cuda:1", ("cuda:0", 7)], "float32"),
-        (["cpu:1", "cuda:1"], "float64"),
+        pytest.param(["cuda:1", ("cuda:0", 7)], "float32", marks=pytest.mark.long),
+        pytest.param(["cpu:1", "cuda:1"], "float64", marks=pytest.mark.long),
         (["cpu:1", ("cuda:0", 7)], "float32"),
     ],
     ids=str,

@@ -13,11 +13,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
     "kind",
     [
         "rank killed",
-        "rank frozen",
-        "out of memory",
-        "worker leaves during placement",
         "scheduler killed",
-        "coordinator killed",
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in (
+                "rank frozen",
+                "out of memory",
+                "worker leaves during placement",
+                "coordinator killed",
+            )
+        ),
     ],
 )
 def test_a_fault_is_seen_named_and_leaves_nothing(kind: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.suite_kills import kill_at_random
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_kills_lose_no_finished_trial_and_repeat_none(tmp_path: Path) -> None:
