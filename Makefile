@@ -7,8 +7,12 @@ STAMP := $(VENV)/.installed
 TESTS_STAMP := $(VENV)/.installed-tests
 LAB_STAMP := $(VENV)/.installed-lab
 DOCS_STAMP := $(VENV)/.installed-docs
+OLDEST := .venv-oldest
+OLDEST_STAMP := $(OLDEST)/.installed
+# Two processes, a file's tests in one of them: most of a test's time is waiting for processes that start.
+PYTEST := -m pytest -n 2 --dist loadfile
 
-.PHONY: resolve demo verify-hardware test test-long test-fast test-browser images check docs lab front-end bench clean
+.PHONY: resolve demo verify-hardware test test-long test-fast test-oldest test-browser images check docs lab front-end bench clean
 
 demo: $(STAMP)
 	$(BIN)/aner-nb run quick --out results/quick
@@ -21,14 +25,20 @@ verify-hardware: $(STAMP)
 	$(BIN)/aner-nb verify results/hardware
 
 test: $(TESTS_STAMP)
-	$(BIN)/python -m pytest -m "not browser and not long" --durations 25
-	$(BIN)/python -m pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600
+	$(BIN)/python $(PYTEST) -m "not browser and not long" --durations 25
+	$(BIN)/python $(PYTEST) notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg --timeout 600
 
 test-long: $(TESTS_STAMP)
 	$(BIN)/python -m pytest -m long
 
 test-fast: $(TESTS_STAMP)
 	$(BIN)/python -m pytest -m "not cluster and not tensorflow and not browser and not slow and not long"
+
+# TensorFlow 2.18 is the newest that tensorflow-metal loads with, and the oldest that is supported.
+test-oldest: $(OLDEST_STAMP)
+	$(OLDEST)/bin/python $(PYTEST) -m "not long" $(OLDEST_TESTS)
+
+OLDEST_TESTS := tests/contract tests/emulated_device/test_trials.py tests/test_optimizers.py tests/test_training.py tests/test_model.py
 
 test-browser: $(TESTS_STAMP)
 	$(BIN)/python -m pytest tests/browser
@@ -44,7 +54,6 @@ check: $(TESTS_STAMP)
 
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	$(BIN)/python -m pytest tests/test_guide.py
 
 # What the extras would install on the machines that they are for; nothing is installed.
 RESOLVE := $(BIN)/uv pip compile --quiet --no-header --no-annotate --only-binary :all: --python-version 3.12 pyproject.toml
@@ -67,7 +76,7 @@ bench: $(TESTS_STAMP)
 	$(BIN)/python benchmarks/peers.py
 
 clean:
-	rm -rf $(VENV) build dist results artefacts site
+	rm -rf $(VENV) $(OLDEST) build dist results artefacts site
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -82,6 +91,11 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(TESTS_STAMP): $(STAMP)
 	$(PIP) "pip>=25.1"
 	$(PIP) --group dev
+	@touch $@
+
+$(OLDEST_STAMP): pyproject.toml constraints-oldest.txt | $(TESTS_STAMP)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --constraint constraints-oldest.txt --editable . --group oldest
 	@touch $@
 
 $(DOCS_STAMP): $(TESTS_STAMP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
 import math
@@ -226,7 +227,7 @@ class HostedRank:
 
     def __init__(self, setup: RankSetup, partition: Partition, *, receive_ns: int) -> None:
         self._setup = setup
-        self._epochs: list[list[int]] = []
+        self._epochs = array.array("q")  # three numbers an epoch; Python's own integers would show as growth
         before = machine.rss_bytes()
         began = time.perf_counter_ns()
         self.gradient = open_gradient(setup, partition)
@@ -248,7 +249,7 @@ class HostedRank:
     def replied(self, update: int) -> None:
         """Note this process's memory after the last step of an epoch, while the coordinator validates."""
         if (update + 1) % self._setup.plan.batch_count == 0:
-            self._epochs.append([update, machine.rss_bytes(), machine.rss_high_water_bytes()])
+            self._epochs.extend((update, machine.rss_bytes(), machine.rss_high_water_bytes()))
 
     def close(self) -> dict[str, Any]:
         """Release the device and return the closing report."""
@@ -257,7 +258,7 @@ class HostedRank:
         self.gradient.close()
         return {
             "trace_count": self.gradient.trace_count,
-            "rss_by_epoch": self._epochs,
+            "rss_by_epoch": np.reshape(self._epochs, (-1, 3)).tolist(),
             "rss_high_water_bytes": machine.rss_high_water_bytes(),
             "device_bytes": device,
             "device_bytes_after_close": self.gradient.device_bytes()["current"],

@@ -53,6 +53,15 @@ def cluster() -> Iterator[aner.Cluster]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def tensorflow_has_one_thread(request: pytest.FixtureRequest) -> None:
+    """Set TensorFlow up as inline ranks need it: whichever test of this process comes first, all can follow."""
+    if request.node.get_closest_marker("tensorflow") and not request.node.get_closest_marker("cluster"):
+        from aner_nb.backends.tensorflow import configure
+
+        configure(aner.Placement.parse("cpu:1"))
+
+
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """Fail if a test leaves descriptors, processes or temporary folders of ours behind."""

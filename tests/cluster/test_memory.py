@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import aner_nb as aner
@@ -10,24 +9,24 @@ import aner_nb as aner
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_memory_is_flat_over_five_thousand_updates(cluster: aner.Cluster) -> None:
+def test_memory_is_flat_over_ten_thousand_updates(cluster: aner.Cluster) -> None:
     case = aner.Case(
         "steady",
         data=aner.iris(),
         layers=[16, 3],
         batch=9,
-        epochs=500,
+        epochs=1000,
         split=(0.6, 0.2, 0.2),
         ranks=["cpu:1"],
     )
     receipt = aner.run(case, cluster).raise_unless_passed().receipt
     assert receipt.counts is not None
-    assert receipt.counts.updates == 5000
-    resident = np.array(receipt.ranks[0].memory.rss_by_epoch_bytes, float)
-    steady = resident[len(resident) // 5 :]
-    # The few largest steps are the allocator's: on a busy machine, threads get arenas late. A leak grows page by page.
-    steps = np.sort(np.diff(steady))[4:-4]
-    assert steps.mean() / 10 < 100  # bytes an update; a leak of one gradient would be 460
+    assert receipt.counts.updates == 10_000
+    resident = receipt.ranks[0].memory.rss_by_epoch_bytes
+    half = len(resident) // 2  # threads get their arenas, and caches fill, in the first seconds
+    assert (
+        resident[-1] - resident[half]
+    ) / 5000 < 100  # bytes an update; a leak of one gradient would be 460
 
 
 def test_a_rank_holds_its_rows_and_few_copies_of_the_parameters(cluster: aner.Cluster) -> None:
