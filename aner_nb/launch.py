@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
@@ -14,6 +15,7 @@ from aner_nb.cluster import Cluster
 from aner_nb.errors import CaseError, ClusterError
 from aner_nb.host import PLACEMENT_VARIABLE
 
+_GUARD: Final = 'Put what the script does under `if __name__ == "__main__":`.'
 _CONNECT_SECONDS: Final = 10
 _START_SECONDS: Final = 60
 _WORKER_ENVIRONMENT: Final = {
@@ -50,6 +52,12 @@ def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
     ClusterError
         If the cluster does not start.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ClusterError(
+            "a worker process imports the script that started it, and the script starts a cluster again.",
+            where="local_cluster",
+            remedy=_GUARD,
+        )
     parsed = [Placement.parse(text, "local_cluster") for text in placements]
     if not parsed:
         raise CaseError("a cluster needs at least one placement.", remedy="For example ['cpu:1', 'cpu:1'].")
@@ -73,7 +81,14 @@ def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
         "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"},
     }
     with dask.config.set(_DASK_SETTINGS):
-        owned = distributed.SpecCluster(workers, scheduler, silence_logs=cast("Any", logging.ERROR))
+        try:
+            owned = distributed.SpecCluster(workers, scheduler, silence_logs=cast("Any", logging.ERROR))
+        except RuntimeError as error:
+            raise ClusterError(
+                f"the worker processes could not start ({str(error).rstrip('.')}).",
+                where="local_cluster",
+                remedy=f"What they wrote stands above. In a script: {_GUARD[0].lower()}{_GUARD[1:]}",
+            ) from None
         client = distributed.Client(owned, set_as_default=False)
         try:
             client.wait_for_workers(len(workers), timeout=_START_SECONDS)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,3 +170,13 @@ def test_a_suite_resumes_and_runs_nothing_twice(cluster: aner.Cluster, tmp_path:
     assert len(passed) == len(set(passed)) == 6
     assert before
     assert aner.open_study(tmp_path).complete
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import aner_nb as aner\naner.local_cluster(['numpy:1'])\n")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert "ClusterError: local_cluster: the worker processes could not start" in last
+    assert 'if __name__ == "__main__":' in last
