@@ -48,34 +48,6 @@ def why_not() -> str:
     return ""
 
 
-def why_no_netem() -> str:
-    """Return why packets cannot be delayed here, or nothing."""
-    if shutil.which("tc") is None:
-        return "there is no `tc` command (install iproute2)"
-    name = f"aner-tc-{os.getpid()}"
-    ip("netns", "add", name)
-    try:
-        command = [
-            "ip",
-            "netns",
-            "exec",
-            name,
-            "tc",
-            "qdisc",
-            "add",
-            "dev",
-            "lo",
-            "root",
-            "netem",
-            "delay",
-            "1ms",
-        ]
-        tried = subprocess.run(command, capture_output=True, check=False)
-        return f"this kernel has no netem ({tried.stderr.decode().strip()})" if tried.returncode else ""
-    finally:
-        ip("netns", "del", name)
-
-
 @dataclass(slots=True)
 class Hosts:
     """The namespaces, and what runs in them."""
@@ -122,13 +94,38 @@ class Hosts:
     def mend(self, host: int) -> None:
         ip("link", "set", f"{self.tag}v{host}", "master", f"{self.tag}b")
 
-    def netem(self, *words: str) -> None:
-        """Delay or lose what leaves the hosts: ``netem("delay", "10ms", "loss", "1%")``; nothing: as it was."""
-        for host in range(HOSTS):
-            device = f"{self.tag}v{host}"
-            subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], check=False, capture_output=True)
-            if words:
-                subprocess.run(["tc", "qdisc", "add", "dev", device, "root", "netem", *words], check=True)
+    @contextlib.contextmanager
+    def lossy(self, *, delay: float, jitter: float, loss: float) -> Iterator[list[int]]:
+        """Delay and lose frames of every host, in both directions; seconds, and a share of 1.
+
+        Yields a list that holds, at the end, the frames that each host's cable lost.
+        """
+        lost: list[int] = []
+        links = [(f"{self.tag}v{host}", f"{self.tag}w{host}", f"{self.tag}x{host}") for host in range(HOSTS)]
+        relays: list[subprocess.Popen[bytes]] = []
+        try:
+            relay = [sys.executable, str(Path(__file__).with_name("lossy_link.py"))]
+            subprocess.run([*relay, "--prepare", f"{self.tag}b"], check=True)
+            for host, (cable, outer, inner) in enumerate(links):
+                enter = ["ip", "netns", "exec", self.namespace(host)]
+                subprocess.run([*enter, *relay, "--prepare", "eth0"], check=True)
+                ip("link", "add", outer, "type", "veth", "peer", "name", inner)
+                ip("link", "set", outer, "up", "promisc", "on")
+                ip("link", "set", cable, "nomaster", "promisc", "on")
+                ip("link", "set", inner, "up", "master", f"{self.tag}b")
+                options = [f"--delay={delay}", f"--jitter={jitter}", f"--loss={loss}", f"--seed={host}"]
+                process = subprocess.Popen(
+                    [*relay, cable, outer, *options], stdout=subprocess.PIPE, start_new_session=True
+                )
+                relays.append(process)
+                assert process.stdout is not None and process.stdout.readline() == b"forwarding\n"
+            yield lost
+        finally:
+            end(relays)
+            lost += [int(process.stdout.read()) for process in relays if process.stdout]
+            for cable, outer, _ in links:
+                subprocess.run(["ip", "link", "del", outer], check=False, capture_output=True)
+                ip("link", "set", cable, "master", f"{self.tag}b", "promisc", "off")
 
 
 @contextlib.contextmanager
