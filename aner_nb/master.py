@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aner_nb import machine
 from aner_nb.collectives.base import Exchange
 from aner_nb.optimizers import OptimizerSpec
 
@@ -19,7 +19,10 @@ _BLOCK: Final = 65_536
 """Parameters of one block: few enough for a processor's cache, many enough that the calls themselves cost little."""
 
 _THREADED: Final = 131_072
-"""From this many parameters on, a second thread does half of the blocks: ranks are idle at that moment."""
+"""From this many parameters on, further threads share the blocks: ranks are idle at that moment."""
+
+_MOST_THREADS: Final = 8
+"""More of them wait for memory and not for each other."""
 
 _CHUNK: Final = 4096
 """Parameters whose squares are summed together: blocks hold whole chunks, and chunks' sums are added exactly, so
@@ -56,7 +59,7 @@ class MasterState:
         self.optimizer = optimizer.init(parameters.size)
         self._spec = optimizer
         blocks = [slice(start, start + _BLOCK) for start in range(0, parameters.size, _BLOCK)]
-        threads = 2 if parameters.size >= _THREADED and (os.cpu_count() or 1) > 1 else 1
+        threads = _threads(parameters.size, len(blocks))
         self._shares = [blocks[index::threads] for index in range(threads)]
         self._sums = [np.empty(min(_BLOCK, parameters.size)) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads - 1, "aner-master") if threads > 1 else None
@@ -104,9 +107,13 @@ class MasterState:
         return penalty
 
     def _on_all_shares(self, work: Callable[..., None], *arguments: object) -> None:
-        other = self._pool.submit(work, 1, *arguments) if self._pool is not None else None
+        others = (
+            [self._pool.submit(work, share, *arguments) for share in range(1, len(self._shares))]
+            if self._pool
+            else []
+        )
         work(0, *arguments)
-        if other is not None:
+        for other in others:
             other.result()
 
     def _apply_share(self, share: int, exchange: Exchange, wire: NDArray[np.floating]) -> None:
@@ -149,9 +156,14 @@ class MasterState:
         np.copyto(wire[block], parameters, casting="same_kind")
 
     def close(self) -> None:
-        """End the second thread."""
+        """End the further threads."""
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def _threads(parameters: int, blocks: int) -> int:
+    """Return how many threads share an update: no more than there are cores for, or blocks."""
+    return min(machine.usable_cores(), blocks, _MOST_THREADS) if parameters >= _THREADED else 1
 
 
 def _exact_sum(values: NDArray[np.float64]) -> float:
