@@ -57,6 +57,9 @@ def run(
     what: Annotated[str, typer.Argument(metavar="SUITE|CASE.yaml", help="Suite's name, or a YAML file.")],
     out: Annotated[Path, typer.Option("--out", help="Results folder; an earlier run there goes on.")],
     scheduler: Scheduler = "",
+    encryption: Annotated[
+        str, typer.Option(help="Between hosts 'tls', or 'network' where the network itself encrypts.")
+    ] = "tls",
     deadline: Annotated[float, typer.Option(help="Seconds without any reply before a trial fails.")] = 60.0,
     only: Annotated[
         list[str] | None, typer.Option(help="Cases by name, such as 'iris*'; repeatable.")
@@ -80,7 +83,7 @@ def run(
     if here:
         facts = machine.capacity()
         chosen = chosen.on_one_host(machine.devices(facts), facts["usable_cores"])
-    with _cluster(scheduler) as cluster, _Watching() as watching:
+    with _cluster(scheduler, encryption) as cluster, _Watching() as watching:
         study = run_suite(chosen, cluster, out=out, subscribers=[watching.see], deadline_seconds=deadline)
     study.publish()
     _console.print(rich_table(study.suite.name, study.rows(), _console.width))
@@ -233,13 +236,13 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _cluster(scheduler: str) -> Generator[Any]:
+def _cluster(scheduler: str, encryption: Any) -> Generator[Any]:
     if not scheduler:
         yield None
         return
     from aner_nb.launch import connect
 
-    with connect(scheduler) as found:
+    with connect(scheduler, encryption=encryption) as found:
         yield found
 
 

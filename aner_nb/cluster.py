@@ -24,13 +24,8 @@ from distributed.utils import get_ip
 from aner_nb import __version__
 from aner_nb.backends.base import Partition
 from aner_nb.case import Placement
-from aner_nb.channels.socket import Invitation
-from aner_nb.errors import (
-    AnerError,
-    ClusterError,
-    RankFailed,
-    RankLost,
-)
+from aner_nb.channels.socket import Encryption, Invitation
+from aner_nb.errors import AnerError, ClusterError, RankFailed, RankLost
 from aner_nb.host import RankSetup, describe_worker, host_rank
 from aner_nb.inventory import configuration_id, platform_names
 from aner_nb.matching import hostable, lasting_name, match_offers
@@ -62,8 +57,9 @@ class Cluster:
     Use `local_cluster` or `connect` to get one. It is a context manager; closing it closes what it started.
     """
 
-    def __init__(self, client: distributed.Client, owned: Any = None) -> None:
+    def __init__(self, client: distributed.Client, owned: Any = None, encryption: Encryption = "tls") -> None:
         self._client = client
+        self._encryption: Encryption = encryption
         self._owned = owned
         self._busy = threading.Lock()
         self._used: set[str] = set()
@@ -167,7 +163,8 @@ class Cluster:
                 addresses = self._addresses(offers)
                 self._used.update(addresses)
                 tasks = _Tasks(self._client, stop)
-                session = Session(channel=channel, host=_own_address(addresses), check=tasks.check)
+                own = _own_address(addresses)
+                session = Session(channel=channel, host=own, check=tasks.check, encryption=self._encryption)
                 try:
                     for rank, address in enumerate(addresses):
                         tasks.start(session.invitation(rank), address)

@@ -71,6 +71,12 @@ class RankLost(AnerError):
     kind = "rank_lost"
 
 
+class LinkLost(AnerError):
+    """A rank lost its connection to the rank that `where` names; the coordinator finds out what is behind it."""
+
+    kind = "link_lost"
+
+
 class RankFailed(AnerError):
     """A rank raised an error; `what` carries its last line and `where` the rank."""
 
@@ -104,7 +110,7 @@ def let_go(error: AnerError) -> AnerError:
     return error
 
 
-_TOLD_BY_RANKS: tuple[type[AnerError], ...] = (BackendUnavailable, ContractBroken, RankFailed)
+_TOLD_BY_RANKS: tuple[type[AnerError], ...] = (BackendUnavailable, ContractBroken, LinkLost, RankFailed)
 
 
 def error_of_rank(record: dict[str, object]) -> AnerError:

@@ -19,7 +19,6 @@ from aner_nb.calibration import calibrate
 from aner_nb.case import Case
 from aner_nb.checks import fixed_checks
 from aner_nb.collectives.base import AbstractCollective
-from aner_nb.collectives.star import StarCollective
 from aner_nb.coordinator import COORDINATOR_PHASES, Record, make_record, train
 from aner_nb.data import Rows
 from aner_nb.durability import NOT_DURABLE, Durability
@@ -270,9 +269,7 @@ class _TrialRun:
             ranks.check()
             self._check_stop()
 
-        collective: AbstractCollective = StarCollective(
-            ranks.wire, ranks.channels, deadline_seconds=deadline_seconds, check=check
-        )
+        collective = ranks.collective(deadline_seconds, check)
         self._reduction = collective.reduction
         if wrap is not None:
             collective = wrap(collective, work)

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from aner_nb import cuda, machine
 from aner_nb.backends.base import AbstractGradientFunction, Partition
 from aner_nb.case import Placement
+from aner_nb.channels.chain import ChainedRankEnd, Doorstep, Links
 from aner_nb.channels.frames import Kind
 from aner_nb.channels.shared_memory import aligned_wire, receive_arena
 from aner_nb.channels.socket import Invitation, connect
-from aner_nb.channels.stream import FrameStream, StreamRankEnd
+from aner_nb.channels.stream import FrameStream
 from aner_nb.dropout import RowMasks, make_masks
-from aner_nb.errors import AnerError, RankLost
+from aner_nb.errors import AnerError, LinkLost, RankLost
 from aner_nb.file_rows import FileRows, RowsFile
 from aner_nb.network import Network
 from aner_nb.networks import KerasNetwork, network_from_record
@@ -35,6 +36,8 @@ from aner_nb.sources import fingerprint
 
 PLACEMENT_VARIABLE: Final = "ANER_NB_PLACEMENT"
 """Set in a worker that `local_cluster` started for one placement."""
+
+_LAST_SECONDS: Final = 10.0
 
 _HOSTED: Final[list[int]] = []
 """Runs that this process hosted a rank of: it is fresh as long as the list is empty."""
@@ -62,6 +65,8 @@ class RankSetup:
     tf32: bool = False
     spooled: bool = False
     """Whether a rank on another host keeps the rows that it is sent in a file of its own."""
+    listens: bool = False
+    """Whether the rank offers a place to the rank before it, and then waits to hear whether they form a chain."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""
@@ -159,7 +164,9 @@ def host_rank(invitation: dict[str, Any]) -> None:
     began = time.perf_counter_ns()
     connection, same_host = connect(guest)
     connection.settimeout(None)
+    own_address = "" if same_host else str(connection.getsockname()[0])
     stream = FrameStream(connection, guest.run_id)
+    links = Links()
     machine.run_as_batch()
     try:
         setup = RankSetup.from_record(cast("Any", stream.receive_document()))
@@ -172,16 +179,27 @@ def host_rank(invitation: dict[str, Any]) -> None:
             wire = aligned_wire(setup.model.layout.size, setup.dtype)
             slot = np.zeros(wire.size)
             payloads = (bytes_of(wire), bytes_of(slot))
-        end = StreamRankEnd(
-            stream, guest.run_id, wire, slot, wire_payload=payloads[0], slot_payload=payloads[1]
+        hosted = _prepare(stream, setup, began)
+        stream.send_document(Kind.DOCUMENT, hosted.ready)
+        if setup.listens:
+            links = _form_chain(stream, guest, own_address)
+        end = ChainedRankEnd(
+            stream, guest.run_id, wire, slot, links, wire_payload=payloads[0], slot_payload=payloads[1]
         )
-        _serve(stream, end, setup, began)
+        serve(end, hosted.gradient, setup.rows, replied=hosted.replied)
+        stream.send_document(Kind.DOCUMENT, hosted.close())
     except RankLost:
         pass  # the coordinator ended the run, or is gone: nobody is left to tell
     except Exception as error:  # noqa: BLE001 -- whatever it is, the coordinator must hear of it
         with contextlib.suppress(OSError):
             stream.send_document(Kind.FAILURE, _failure(error, guest.rank))
+        if isinstance(error, LinkLost):
+            links.close()  # the other neighbour must not wait for us
+            stream.drain(
+                _LAST_SECONDS
+            )  # the coordinator may be sending, and shall not take us for the lost one
     finally:
+        links.close()
         stream.close()
 
 
@@ -190,7 +208,8 @@ def bytes_of(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int) -> None:
+def _prepare(stream: FrameStream, setup: RankSetup, began: int) -> HostedRank:
+    """Receive the rank's rows and compile its gradient function."""
     features: Any
     targets: Any
     if setup.files is not None:
@@ -201,11 +220,22 @@ def _serve(stream: FrameStream, end: StreamRankEnd, setup: RankSetup, began: int
         features = receive(stream, setup.dtype, (setup.rows, setup.model.features))
         targets = receive(stream, setup.targets_dtype, setup.targets_shape)
     partition = Partition(cast("NDArray[np.floating]", features), targets)
-    hosted = HostedRank(setup, partition, receive_ns=time.perf_counter_ns() - began)
-    del partition, features, targets  # resident rows live on the device alone
-    stream.send_document(Kind.DOCUMENT, hosted.ready)
-    serve(end, hosted.gradient, setup.rows, replied=hosted.replied)
-    stream.send_document(Kind.DOCUMENT, hosted.close())
+    return HostedRank(setup, partition, receive_ns=time.perf_counter_ns() - began)
+
+
+def _form_chain(stream: FrameStream, guest: Invitation, own_address: str) -> Links:
+    """Say where the rank before can connect, and connect with both neighbours if the coordinator says so."""
+    doorstep = Doorstep(guest, own_address)
+    try:
+        stream.send_document(Kind.DOCUMENT, doorstep.record)
+        told = stream.receive_document()
+        if not told["chained"]:
+            return Links()
+        links = doorstep.link(cast("Any", told["following"]), stream)
+    finally:
+        doorstep.close()
+    stream.send_document(Kind.DOCUMENT, {})
+    return links
 
 
 def _spooled(stream: FrameStream, dtype: str, shape: tuple[int, ...]) -> FileRows:

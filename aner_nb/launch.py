@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 import dask.config
 import distributed
 
 from aner_nb.case import Placement
+from aner_nb.channels.socket import Encryption
 from aner_nb.cluster import Cluster
 from aner_nb.errors import CaseError, ClusterError
 from aner_nb.host import PLACEMENT_VARIABLE
@@ -99,7 +100,12 @@ def local_cluster(placements: Sequence[str] = ("cpu:1", "cpu:1")) -> Cluster:
             raise
 
 
-def connect(address: str, security: distributed.Security | None = None) -> Cluster:
+def connect(
+    address: str,
+    security: distributed.Security | None = None,
+    *,
+    encryption: Encryption = "tls",
+) -> Cluster:
     """Connect to a Dask cluster that is already running.
 
     Parameters
@@ -107,13 +113,25 @@ def connect(address: str, security: distributed.Security | None = None) -> Clust
     address : str
         The scheduler's, such as ``tls://scheduler:8786``.
     security
-        Certificates for TLS; None: what Dask's configuration says.
+        Certificates for Dask's own TLS; None: what Dask's configuration says.
+    encryption : {"tls", "network"}
+        Who encrypts parameters, rows and gradients between hosts. ``network`` states that the network does
+        (WireGuard, a switch of your own): ranks still prove that they hold
+        the run's key, and receipts say that it was left to the network.
 
     Raises
     ------
+    CaseError
+        If `encryption` is neither.
     ClusterError
         If the scheduler does not answer within 10 seconds.
     """
+    if encryption not in get_args(Encryption):
+        raise CaseError(
+            f"encryption is {encryption!r}.",
+            where="connect",
+            remedy="Write 'tls', or 'network' where the network itself encrypts.",
+        )
     try:
         client = distributed.Client(
             address, timeout=_CONNECT_SECONDS, security=security, set_as_default=False
@@ -125,7 +143,7 @@ def connect(address: str, security: distributed.Security | None = None) -> Clust
             remedy="Check the address and port, that the scheduler runs, and TLS settings.",
         ) from error
     try:
-        return Cluster(client)
+        return Cluster(client, encryption=encryption)
     except BaseException:
         client.close()
         raise

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from aner_nb.backends.base import GradientSum, Partition
 from aner_nb.case import Placement
-from aner_nb.channels.base import AbstractChannel
+from aner_nb.channels.base import AbstractChainedChannel, AbstractChannel
 from aner_nb.channels.inline import Compute, InlineChannel
 from aner_nb.channels.shared_memory import aligned_wire
+from aner_nb.collectives.base import AbstractCollective
+from aner_nb.collectives.chain import ChainCollective
+from aner_nb.collectives.star import StarCollective
 from aner_nb.host import HostedRank, RankSetup
 
 
@@ -45,8 +48,16 @@ class Ranks:
     """What each rank reported before the first update."""
     check: Callable[[], None]
     """Raises if a rank's task or worker is gone; cheap."""
+    chained: tuple[AbstractChainedChannel, ...] = ()
+    """The channels, if the ranks are linked to their neighbours."""
     closing: tuple[dict[str, Any], ...] = ()
     """What each rank reported at the end; empty until `close`."""
+
+    def collective(self, deadline_seconds: float, check: Callable[[], None]) -> AbstractCollective:
+        """Return the exchange of updates that fits how the ranks are connected."""
+        if self.chained:
+            return ChainCollective(self.wire, self.chained, deadline_seconds=deadline_seconds, check=check)
+        return StarCollective(self.wire, self.channels, deadline_seconds=deadline_seconds, check=check)
 
     def close(self) -> None:
         """End the run in order and keep the closing reports."""

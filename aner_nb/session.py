@@ -9,16 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aner_nb.backends.base import Partition
-from aner_nb.channels.base import AbstractChannel
 from aner_nb.channels.frames import FrameError, Kind
 from aner_nb.channels.shared_memory import Arena, make_arena, send_arena
-from aner_nb.channels.socket import Arrival, Invitation, Listener
+from aner_nb.channels.socket import Arrival, Encryption, Invitation, Listener
 from aner_nb.channels.stream import FrameStream, StreamChannel
-from aner_nb.errors import AnerError, ClusterError, DeadlineExceeded, RankLost
+from aner_nb.errors import AnerError, ClusterError, DeadlineExceeded, LinkLost, RankLost
 from aner_nb.host import RankSetup, bytes_of
 from aner_nb.ranks import Offer, Ranks
 
 READY_SECONDS: Final = 180.0
+LARGEST_STAR: Final = 4
+"""With more ranks than these, all of them over sockets, the ranks form a chain."""
 _LAST_WORDS_SECONDS: Final = 1.0
 
 
@@ -30,20 +31,25 @@ class Session:
     channel : {"auto", "shared_memory", "socket"}
     host : str
         Address of ours that the ranks can reach over TCP.
+    encryption : {"tls", "network"}
+        Who encrypts what leaves a host.
     check : callable
         Called while waiting, several times a second; raises to give up.
     """
 
-    def __init__(self, *, channel: str, host: str, check: Callable[[], None]) -> None:
+    def __init__(
+        self, *, channel: str, host: str, check: Callable[[], None], encryption: Encryption = "tls"
+    ) -> None:
         self.run_id = secrets.randbits(64)
         self._channel = channel
         self._check = check
-        self._channels: dict[int, AbstractChannel] = {}
+        self._channels: dict[int, StreamChannel] = {}
         self._arena: Arena | None = None
         self._listener = Listener(
             self.run_id,
             unix=channel != "socket",
             host="" if channel == "shared_memory" else host,
+            encryption=encryption,
         )
 
     def invitation(self, rank: int) -> Invitation:
@@ -80,7 +86,35 @@ class Session:
         self._listener.close()
         ready = tuple(self._ready(rank, streams[rank], deadline) for rank in range(len(setups)))
         channels = tuple(self._channels[rank] for rank in range(len(setups)))
-        return Ranks(self._arena.wire, channels, tuple(offers), ready, self._check)
+        chained = self._form_chain([streams[rank] for rank in range(len(setups))], deadline)
+        return Ranks(
+            self._arena.wire,
+            channels,
+            tuple(offers),
+            ready,
+            self._check,
+            chained=channels if chained else (),
+        )
+
+    def _form_chain(self, streams: Sequence[FrameStream], deadline: float) -> bool:
+        """Let the ranks connect with their neighbours, if they are many and all of them elsewhere."""
+        far = [rank for rank, channel in self._channels.items() if channel.kind == "socket"]
+        if len(streams) <= LARGEST_STAR or not far:
+            return False
+        offered = {rank: self._ready(rank, streams[rank], deadline) for rank in sorted(far)}
+        chained = len(far) == len(streams)
+        for rank in sorted(far):
+            streams[rank].send_document(
+                Kind.DOCUMENT, {"chained": chained, "following": offered.get(rank + 1)}
+            )
+        if chained:
+            for rank, stream in enumerate(streams):
+                try:
+                    self._ready(rank, stream, deadline)
+                except LinkLost as told:
+                    raise _unlinked(rank, told, streams) from told
+                self._channels[rank].join_chain(first=rank == 0, last=rank == len(streams) - 1)
+        return chained
 
     def _welcome(self, arrival: Arrival, stream: FrameStream, setup: RankSetup, partition: Partition) -> None:
         assert self._arena is not None
@@ -105,7 +139,8 @@ class Session:
         )
         files = setup.files if shared else None
         spooled = setup.files is not None and not setup.resident
-        sent = dataclasses.replace(setup, files=files, spooled=spooled and files is None)
+        listens = not shared and setup.rank_count > LARGEST_STAR
+        sent = dataclasses.replace(setup, files=files, spooled=spooled and files is None, listens=listens)
         stream.send_document(Kind.DOCUMENT, sent.to_record())
         if shared:
             send_arena(arrival.connection, self._arena)
@@ -154,3 +189,27 @@ class Session:
         if self._arena is not None:
             self._arena.release()
             self._arena = None
+
+
+def _unlinked(rank: int, told: LinkLost, streams: Sequence[FrameStream]) -> AnerError:
+    """Return what keeps ranks apart: one that fails to connect leaves the rank before, which then tells of that."""
+    after = rank + 1
+    if told.where == f"rank {after}" and after < len(streams):
+        try:
+            streams[after].receive_document(_LAST_WORDS_SECONDS)
+        except LinkLost as further:
+            if further.where != f"rank {rank}":
+                return _unlinked(after, further, streams)
+        except EOFError as error:
+            return RankLost(
+                f"the connection ended while ranks were connecting ({error}).", where=f"rank {after}"
+            )
+        except OSError:
+            pass  # it is there, and has nothing to say
+        except AnerError as error:
+            return error
+    return RankLost(
+        f"it and {told.where} did not get connected: {told.what}",
+        where=f"rank {rank}",
+        remedy="With more than four ranks workers must reach each other: open their firewalls for that.",
+    )

@@ -1,45 +1,50 @@
-"""What one update's exchange with two ranks costs on one host, without any computing.
+"""What one update's exchange costs on one host, without any computing.
 
-Two processes answer each request with a float64 slot that they fill from the parameters. The coordinator's side is the
-product's own: `StarCollective` over `StreamChannel`. Variants and sizes are interleaved; medians over all rounds.
+Processes that run the product's own `host_rank` answer each request with a float64 slot that they fill from the
+parameters. The coordinator's side is the product's own too: `Session`, and the collective that fits its ranks. Variants
+and sizes are interleaved; medians over all rounds.
 
-    python benchmarks/exchange.py [--json FILE]
+    python benchmarks/exchange.py [--ranks 2] [--sizes "800 B,1.6 MB,16 MB"] [--rate MB_A_SECOND] [--json FILE]
+
+``--rate`` lets the kernel pace what each connection sends: a simulated link, which says nothing of real hardware.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import multiprocessing
-import secrets
+import socket
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
+import aner_nb as aner
+from aner_nb import host, session
 from aner_nb.backends.base import AbstractGradientFunction, DeviceProof, GradientSum
-from aner_nb.channels.shared_memory import aligned_wire, make_arena, receive_arena, send_arena
-from aner_nb.channels.socket import Invitation, Listener, connect
-from aner_nb.channels.stream import FrameStream, StreamChannel, StreamRankEnd
-from aner_nb.collectives.star import StarCollective
-from aner_nb.errors import RankLost
-from aner_nb.host import bytes_of
-from aner_nb.plan import Plan
-from aner_nb.rank import serve
+from aner_nb.channels import socket as sockets
+from aner_nb.collectives.base import AbstractCollective
+from aner_nb.master import MasterState
+from aner_nb.optimizers import SGD
+from aner_nb.session import Session
+from aner_nb.work import make_setups, make_work
 
-RANKS = 2
-SIZES = {"800 B": 200, "1.6 MB": 400_000}
+SIZES = {"800 B": 25, "1.6 MB": 50_000, "16 MB": 500_000}
+"""Units of a layer that has eight parameters a unit, float32."""
 LIMITS_MS = {
     ("shared memory", "800 B"): 0.35,
     ("shared memory", "1.6 MB"): 3.0,
     ("socket", "800 B"): 0.5,
     ("socket", "1.6 MB"): 8.0,
 }
-NOTHING = memoryview(b"")
+MAX_PACING_RATE = 47  # SO_MAX_PACING_RATE of Linux
 
 
 class Echo(AbstractGradientFunction):
@@ -49,7 +54,7 @@ class Echo(AbstractGradientFunction):
     compile_ns = 0
     trace_count = 1
 
-    def __call__(self, parameters: Any, block: tuple[int, int], out: Any) -> GradientSum:
+    def __call__(self, parameters: Any, block: tuple[int, int], out: Any, update: int = 0) -> GradientSum:
         np.copyto(out, parameters)
         return GradientSum(block[1] - block[0], 0.0, out, (0, 0, 0, 0))
 
@@ -60,98 +65,117 @@ class Echo(AbstractGradientFunction):
         pass
 
 
-def plan() -> Plan:
-    """Return a plan that is longer than any measurement."""
-    return Plan(train_rows=2 * RANKS, batch=2 * RANKS, epochs=1_000_000, seed=0, weights=(1,) * RANKS)
+def pace(rate: float) -> None:
+    """Let every connection of this process send at most so many megabytes a second."""
+    plain = sockets._tune
+
+    def paced(connection: socket.socket) -> None:
+        plain(connection)
+        connection.setsockopt(socket.SOL_SOCKET, MAX_PACING_RATE, int(rate * 1e6))
+
+    if rate:
+        sockets._tune = paced
 
 
-def rank_process(invitation: Invitation, parameters: int) -> None:
-    """Serve until the coordinator ends the run."""
-    connection, same_host = connect(invitation)
-    connection.settimeout(None)
-    if same_host:
-        arena = receive_arena(connection, parameters, "float32", RANKS)
-        wire, slot = arena.wire, arena.slots[invitation.rank]
-        payloads = (NOTHING, NOTHING)
-    else:
-        wire, slot = aligned_wire(parameters, "float32"), np.zeros(parameters)
-        payloads = (bytes_of(wire), bytes_of(slot))
-    stream = FrameStream(connection, invitation.run_id)
-    end = StreamRankEnd(
-        stream, invitation.run_id, wire, slot, wire_payload=payloads[0], slot_payload=payloads[1]
+def rank_process(invitation: dict[str, Any], rate: float) -> None:
+    """Host a rank that computes nothing."""
+    pace(rate)
+    host.open_gradient = lambda _setup, _partition: Echo()
+    host.host_rank(invitation)
+
+
+def case(units: int, ranks: int) -> aner.Case:
+    """Return a case that is longer than any measurement."""
+    return aner.Case(
+        "exchange", data=aner.iris(), layers=[units, 3], batch=30, epochs=100_000, ranks=["numpy"] * ranks
     )
-    with suppress(RankLost):
-        serve(end, Echo(), 2**40, replied=lambda _update: None)
 
 
-@contextmanager
-def star(parameters: int, *, unix: bool, host: str) -> Iterator[StarCollective]:
-    """Start two rank processes and connect them."""
-    run_id = secrets.randbits(64)
-    listener = Listener(run_id, unix=unix, host=host)
-    arena = make_arena(parameters, "float32", RANKS)
+@contextlib.contextmanager
+def connected(
+    units: int, ranks: int, rate: float, *, channel: str, address: str, encryption: Any, star: bool
+) -> Iterator[AbstractCollective]:
+    """Start the rank processes and connect them."""
+    session.LARGEST_STAR = ranks if star else 1
+    work, _ = make_work(case(units, ranks))
+    opened = Session(channel=channel, host=address, check=lambda: None, encryption=encryption)
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=rank_process, args=(listener.invitation(rank), parameters))
-        for rank in range(RANKS)
+        context.Process(target=rank_process, args=(dataclasses.asdict(opened.invitation(rank)), rate))
+        for rank in range(ranks)
     ]
     for process in processes:
         process.start()
-    channels: dict[int, StreamChannel] = {}
-    while len(channels) < RANKS:
-        arrival = listener.accept(30)
-        assert arrival is not None
-        arrival.connection.settimeout(None)
-        slot = arena.slots[arrival.rank]
-        if arrival.same_host:
-            send_arena(arrival.connection, arena)
-        channels[arrival.rank] = StreamChannel(
-            arrival.rank,
-            FrameStream(arrival.connection, run_id),
-            run_id,
-            slot,
-            wire_payload=NOTHING if arrival.same_host else bytes_of(arena.wire),
-            slot_payload=NOTHING if arrival.same_host else bytes_of(slot),
-            kind="",
-            encryption=arrival.encryption,
-        )
-    listener.close()
     try:
-        yield StarCollective(arena.wire, [channels[rank] for rank in range(RANKS)], deadline_seconds=30)
+        found = opened.gather(make_setups(work), work.partitions, [None] * ranks)  # type: ignore[list-item]
+        yield found.collective(60, lambda: None)
     finally:
-        for channel in channels.values():
-            channel.abort()
+        opened.close()
         for process in processes:
-            process.join(5)
+            process.join(15)
 
 
-def measure(rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Return the medians of every variant and size, interleaved by round."""
-    variants = {"shared memory": {"unix": True, "host": ""}, "socket": {"unix": False, "host": "127.0.0.1"}}
+def variants(ranks: int) -> dict[str, dict[str, Any]]:
+    """Return the ways to connect ranks by name."""
+    loopback = {"channel": "socket", "address": "127.0.0.1", "encryption": "tls", "star": True}
+    ways = {
+        "shared memory": {**loopback, "channel": "shared_memory"},
+        "socket": loopback,
+    }
     own = own_address()
     if own:
-        variants["socket, TLS"] = {"unix": False, "host": own}
+        ways["socket, TLS"] = {**loopback, "address": own}
+        ways["socket, network"] = {**loopback, "address": own, "encryption": "network"}
+    if ranks > 2:
+        chains = {
+            name.replace("socket", "chain"): {**way, "star": False}
+            for name, way in ways.items()
+            if way["channel"] == "socket"
+        }
+        ways |= chains
+    return ways
+
+
+def one_round(collective: AbstractCollective, seconds: float, ranks: int, *, apply: bool) -> list[float]:
+    """Return milliseconds of updates, the first few left out."""
+    series: list[float] = []
+    work, _ = make_work(case(25, ranks))
+    began_all = time.perf_counter()
+    with contextlib.closing(MasterState(np.zeros(collective.wire.size), SGD(1e-9))) as state:
+        for update in work.plan.updates():
+            began = time.perf_counter()
+            exchange = collective.exchange(update)
+            if apply:
+                state.apply(exchange, collective.wire)
+            series.append((time.perf_counter() - began) * 1e3)
+            if update.index >= 10 and time.perf_counter() - began_all > seconds:
+                return series[len(series) // 5 :]
+    return series
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the medians of every variant and size, interleaved by round."""
+    pace(options.rate)
+    ways = variants(options.ranks)
+    chosen = options.variants.split(";") if options.variants else list(ways)
     times: dict[tuple[str, str], list[float]] = {}
-    for _ in range(rounds):
-        for size, parameters in SIZES.items():
-            for name, ways in variants.items():
-                with star(parameters, **ways) as collective:  # type: ignore[arg-type]
-                    series = []
-                    for update in plan().updates():
-                        began = time.perf_counter()
-                        collective.exchange(update)
-                        series.append((time.perf_counter() - began) * 1e3)
-                        if update.index == updates:
-                            break
-                times.setdefault((name, size), []).extend(series[updates // 5 :])
+    for _ in range(options.rounds):
+        for size in options.sizes.split(","):
+            for name in chosen:
+                with connected(SIZES[size], options.ranks, options.rate, **ways[name]) as collective:
+                    series = one_round(collective, options.seconds, options.ranks, apply=options.apply)
+                times.setdefault((name, size), []).extend(series)
     return [
         {
             "channel": name,
             "parameters": size,
+            "ranks": options.ranks,
+            "rate_mb_s": options.rate,
+            "updates": len(series),
             "median_ms": statistics.median(series),
             "min_ms": min(series),
             "p90_ms": sorted(series)[len(series) * 9 // 10],
-            "limit_ms": LIMITS_MS.get((name, size)),
+            "limit_ms": LIMITS_MS.get((name, size)) if options.ranks == 2 and not options.rate else None,
         }
         for (name, size), series in times.items()
     ]
@@ -159,8 +183,6 @@ def measure(rounds: int, updates: int) -> list[dict[str, Any]]:
 
 def own_address() -> str:
     """Return an address of this host that is not loopback; empty without one."""
-    import psutil
-
     for addresses in psutil.net_if_addrs().values():
         for address in addresses:
             if address.family.name == "AF_INET" and not address.address.startswith("127."):
@@ -175,14 +197,21 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each variant and size in each round")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", default="800 B,1.6 MB")
+    parser.add_argument("--variants", default="", help="separated by ';'; all without it")
+    parser.add_argument("--rate", type=float, default=0.0, help="MB/s of a simulated link")
+    parser.add_argument(
+        "--apply", action="store_true", help="with the coordinator's pass over the parameters"
+    )
     options = parser.parse_args()
-    rows = measure(options.rounds, options.updates)
-    print(f"{'channel':<15} {'parameters':>10} {'median ms':>10} {'min ms':>8} {'p90 ms':>8} {'limit ms':>9}")
+    rows = measure(options)
+    print(f"{'channel':<16} {'parameters':>10} {'median ms':>10} {'min ms':>8} {'p90 ms':>8} {'limit ms':>9}")
     for row in rows:
         limit = f"{row['limit_ms']:>9.2f}" if row["limit_ms"] else f"{'-':>9}"
         print(
-            f"{row['channel']:<15} {row['parameters']:>10} {row['median_ms']:>10.3f} {row['min_ms']:>8.3f} "
+            f"{row['channel']:<16} {row['parameters']:>10} {row['median_ms']:>10.3f} {row['min_ms']:>8.3f} "
             f"{row['p90_ms']:>8.3f} {limit}"
         )
     if options.json:

@@ -21,7 +21,7 @@ class AbstractChannel(ABC):
     """For the receipt: what protects the bytes on their way."""
     rank: int
     payload_bytes: int
-    """Bytes that one update moves through the operating system's sockets, both ways, headers included."""
+    """Bytes that one update moves through the rank's sockets, both ways, headers included."""
 
     @abstractmethod
     def post(self, update: int, block: tuple[int, int]) -> None:
@@ -41,6 +41,8 @@ class AbstractChannel(ABC):
             If the connection is gone.
         RankFailed
             If the rank reported an error.
+        LinkLost
+            If the rank reported that a neighbour is gone.
         """
 
     @abstractmethod
@@ -54,6 +56,17 @@ class AbstractChannel(ABC):
     @abstractmethod
     def abort(self) -> None:
         """End the run at once; never waits long, never raises."""
+
+
+class AbstractChainedChannel(AbstractChannel):
+    """The way to a rank that may be linked to its neighbours."""
+
+    @abstractmethod
+    def post_chained(self, update: int, block: tuple[int, int]) -> None:
+        """Ask as `post` does, where the parameters come from the rank before, and the sum goes to the rank after.
+
+        `poll` then returns the rank's answer with an empty gradient, and of the last rank after that the sum of all.
+        """
 
 
 class AbstractRankEnd(ABC):

@@ -10,7 +10,7 @@ from typing import Final
 from aner_nb.backends.base import RANK_PHASES
 from aner_nb.errors import AnerError
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
 """Largest JSON document (set-up, report, failure) that is accepted."""
 
@@ -34,6 +34,14 @@ class Kind(IntEnum):
     """Coordinator to rank: the run is over."""
     FAILURE = 6
     """Rank to coordinator: an error, as a JSON document."""
+    CHAINED = 7
+    """Coordinator to rank: as a request, but parameters come down the chain, and the sum goes on along it."""
+    PARAMETERS = 8
+    """Rank to the next rank: the parameters of this update."""
+    RUNNING = 9
+    """Rank to the next rank: the sum of the ranks so far, and of their rows."""
+    TOTAL = 10
+    """Last rank to coordinator: the sum of all ranks, and of their rows."""
 
 
 class FrameError(AnerError):

@@ -1,9 +1,10 @@
-"""Connections between coordinator and ranks: who may connect, how each end proves itself, what is encrypted.
+"""Connections of a run: who may connect, how each end proves itself, what is encrypted.
 
 Each run has a key of its own that reaches the ranks through Dask. Both ends prove that they hold it
 (HMAC-SHA256 over both ends' fresh random numbers) before anything else is read. On a Unix socket and on the
 loopback interface nothing is encrypted, since nothing leaves the machine. Any other address gets TLS 1.3 with a
-certificate that is made for the run and that ranks trust alone.
+certificate that is made for the run and that ranks trust alone, unless it was stated that the network encrypts.
+The connections between two ranks are made in the same way as those to the coordinator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from aner_nb.errors import ClusterError, RankLost
 
@@ -33,7 +34,15 @@ _HANDSHAKE_SECONDS: Final = 3.0
 _CONNECT_SECONDS: Final = 10.0
 _SILENCE_SECONDS: Final = 5
 
+Encryption = Literal["tls", "network"]
+"""Who encrypts what leaves a host: we, by TLS, or the network, as somebody stated."""
+
 NOT_ENCRYPTED: Final = "none: stays on one host"
+LEFT_TO_NETWORK: Final = "none here: left to the network, as stated"
+
+_TO_COORDINATOR: Final = (b"rank", b"coordinator")
+_TO_NEXT_RANK: Final = (b"link from", b"link to")
+"""What the two ends of a connection call themselves in their proofs: one of the one kind is no good for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,9 @@ class Invitation:
     address: tuple[str, int]
     """("", 0): no TCP address is offered."""
     certificate: str
-    """PEM; empty where TCP stays on the loopback interface."""
+    """PEM; empty where TCP is not encrypted."""
+    encryption: Encryption = "tls"
+    """For the connections that the rank makes to other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,7 @@ class Arrival:
 
 
 class Listener:
-    """Where ranks connect.
+    """Where ranks connect: to the coordinator, or to the next rank of a chain.
 
     Parameters
     ----------
@@ -74,16 +85,23 @@ class Listener:
         Offer a Unix socket in a private folder.
     host : str
         Address to bind, the one that the ranks can reach; empty: no TCP.
+    key : bytes
+        Of the run, for a rank that listens; empty: the coordinator makes one.
     """
 
-    def __init__(self, run_id: int, *, unix: bool, host: str) -> None:
+    def __init__(
+        self, run_id: int, *, unix: bool, host: str, encryption: Encryption = "tls", key: bytes = b""
+    ) -> None:
         self._run_id = run_id
-        self._key = secrets.token_bytes(32)
+        self._encryption: Encryption = encryption
+        self._parts = _TO_NEXT_RANK if key else _TO_COORDINATOR
+        self._key = key or secrets.token_bytes(32)
         self._folder = ""
         self._sockets: list[socket.socket] = []
         self._context: ssl.SSLContext | None = None
         self._certificate = ""
         self._address = ("", 0)
+        self._loopback = False
         if unix:
             self._folder = tempfile.mkdtemp(prefix="aner-", dir=_short_temporary_folder())
             listening = socket.socket(socket.AF_UNIX)
@@ -95,13 +113,16 @@ class Listener:
             listening = socket.create_server((host, 0), family=family, backlog=64)
             self._sockets.append(listening)
             self._address = (host, int(listening.getsockname()[1]))
-            if not ipaddress.ip_address(host).is_loopback:
+            self._loopback = ipaddress.ip_address(host).is_loopback
+            if not self._loopback and encryption == "tls":
                 self._certificate, self._context = _server_context()
 
     def invitation(self, rank: int) -> Invitation:
         """Return what a rank needs to connect."""
         path = f"{self._folder}/coordinator" if self._folder else ""
-        return Invitation(self._run_id, rank, self._key.hex(), path, self._address, self._certificate)
+        return Invitation(
+            self._run_id, rank, self._key.hex(), path, self._address, self._certificate, self._encryption
+        )
 
     def accept(self, timeout: float) -> Arrival | None:
         """Return the next rank that proves itself within `timeout` seconds, else None.
@@ -121,7 +142,9 @@ class Listener:
                 if self._context is not None:
                     connection = self._context.wrap_socket(connection, server_side=True)
                     encryption = _describe(connection)
-            rank = _challenge(connection, self._key)
+                elif not self._loopback:
+                    encryption = LEFT_TO_NETWORK
+            rank = _challenge(connection, self._key, self._parts)
         except (OSError, EOFError, ValueError) as error:
             _LOG.warning("refused a connection from %s: %s", peer or "this host", error)
             connection.close()
@@ -154,14 +177,14 @@ def connect(invitation: Invitation) -> tuple[socket.socket, bool]:
         try:
             connection.settimeout(_CONNECT_SECONDS)
             connection.connect(invitation.unix_path)
-            _respond(connection, key, invitation.rank)
+            _respond(connection, key, invitation.rank, _TO_COORDINATOR)
             return connection, True
         except (OSError, EOFError, ValueError) as error:
             connection.close()
             reasons.append(f"Unix socket: {error}")
     if invitation.address[0]:
         try:
-            return _connect_tcp(invitation, key), False
+            return _connect_tcp(invitation, key, _TO_COORDINATOR), False
         except (OSError, EOFError, ValueError) as error:
             reasons.append(f"{invitation.address[0]}: {error}")
     raise RankLost(
@@ -171,7 +194,18 @@ def connect(invitation: Invitation) -> tuple[socket.socket, bool]:
     )
 
 
-def _connect_tcp(invitation: Invitation, key: bytes) -> socket.socket:
+def connect_to_rank(invitation: Invitation) -> socket.socket:
+    """Connect to the rank whose address and certificate the invitation has, as the rank that it names.
+
+    Raises
+    ------
+    OSError, EOFError, ValueError
+        If there is no way, or the other end does not hold the run's key.
+    """
+    return _connect_tcp(invitation, bytes.fromhex(invitation.key), _TO_NEXT_RANK)
+
+
+def _connect_tcp(invitation: Invitation, key: bytes, parts: tuple[bytes, bytes]) -> socket.socket:
     connection = socket.create_connection(invitation.address, timeout=_CONNECT_SECONDS)
     try:
         _tune(connection)
@@ -181,32 +215,32 @@ def _connect_tcp(invitation: Invitation, key: bytes) -> socket.socket:
             context.check_hostname = False  # the certificate itself is pinned
             context.load_verify_locations(cadata=invitation.certificate)
             connection = context.wrap_socket(connection)
-        _respond(connection, key, invitation.rank)
+        _respond(connection, key, invitation.rank, parts)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _challenge(connection: socket.socket, key: bytes) -> int:
+def _challenge(connection: socket.socket, key: bytes, parts: tuple[bytes, bytes]) -> int:
     """Make the other end prove that it holds the key, prove it in turn; return its rank."""
     ours = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(ours)
     answer = _receive(connection, 2 + _NONCE_BYTES + 32)
     rank, theirs, proof = answer[:2], answer[2 : 2 + _NONCE_BYTES], answer[-32:]
-    if not hmac.compare_digest(proof, _proof(key, b"rank", rank, ours, theirs)):
+    if not hmac.compare_digest(proof, _proof(key, parts[0], rank, ours, theirs)):
         raise ValueError("it does not hold the key of this run")
-    connection.sendall(_proof(key, b"coordinator", rank, theirs, ours))
+    connection.sendall(_proof(key, parts[1], rank, theirs, ours))
     return int.from_bytes(rank, "little")
 
 
-def _respond(connection: socket.socket, key: bytes, rank: int) -> None:
+def _respond(connection: socket.socket, key: bytes, rank: int, parts: tuple[bytes, bytes]) -> None:
     theirs = _receive(connection, _NONCE_BYTES)
     ours = secrets.token_bytes(_NONCE_BYTES)
     name = rank.to_bytes(2, "little")
-    connection.sendall(name + ours + _proof(key, b"rank", name, theirs, ours))
-    if not hmac.compare_digest(_receive(connection, 32), _proof(key, b"coordinator", name, ours, theirs)):
-        raise ValueError("the coordinator does not hold the key of this run")
+    connection.sendall(name + ours + _proof(key, parts[0], name, theirs, ours))
+    if not hmac.compare_digest(_receive(connection, 32), _proof(key, parts[1], name, ours, theirs)):
+        raise ValueError("the other end does not hold the key of this run")
 
 
 def _proof(key: bytes, *parts: bytes) -> bytes:

@@ -12,14 +12,15 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.backends.base import GradientSum
-from aner_nb.channels.base import AbstractChannel, AbstractRankEnd
+from aner_nb.channels.base import AbstractChainedChannel, AbstractRankEnd
 from aner_nb.channels.frames import (
     HEADER_BYTES,
     MAX_DOCUMENT_BYTES,
@@ -35,6 +36,7 @@ _SEND_BYTES: Final = 2**24
 _SEND_SECONDS: Final = 30.0
 """For so many bytes: half a megabyte a second is the slowest that is waited for."""
 _LOST: Final = (EOFError, OSError, FrameError)
+_NOTHING: Final = memoryview(b"")
 
 
 class FrameStream:
@@ -78,6 +80,21 @@ class FrameStream:
         for start in range(0, len(payload), _SEND_BYTES):
             self._connection.sendall(payload[start : start + _SEND_BYTES])
 
+    def send_piece(self, piece: memoryview) -> None:
+        """Send a part of the payload of the message whose header was sent last."""
+        self._connection.settimeout(_SEND_SECONDS)
+        self._connection.sendall(piece)
+
+    def drain(self, seconds: float) -> None:
+        """Read and forget what arrives until the other end closes, so that it is not held up; never raises."""
+        deadline = time.monotonic() + seconds
+        waste = bytearray(2**16)
+        with contextlib.suppress(OSError):
+            while (left := deadline - time.monotonic()) > 0:
+                self._connection.settimeout(left)
+                if not self._connection.recv_into(waste):
+                    return
+
     def send_document(self, kind: Kind, value: object) -> None:
         """Send a JSON document."""
         text = json.dumps(value).encode()
@@ -95,14 +112,14 @@ class FrameStream:
         """Wait for the next header; `timeout` in seconds bounds each wait for bytes."""
         self._connection.settimeout(timeout)
         head = memoryview(bytearray(HEADER_BYTES))
-        self._receive_into(head)
+        self.receive_into(head)
         return self._checked(decode_header(head))
 
     def receive_payload(self, header: Header, into: memoryview) -> None:
         """Wait for a payload of exactly the size of `into`."""
         if header.payload_bytes != len(into):
             raise FrameError(f"a payload of {header.payload_bytes} bytes came where {len(into)} were due.")
-        self._receive_into(into)
+        self.receive_into(into)
 
     def receive_document(self, timeout: float | None = None) -> dict[str, object]:
         """Wait for a JSON document.
@@ -112,8 +129,7 @@ class FrameStream:
         RankFailed, BackendUnavailable, ContractBroken
             If the other end sent a failure instead.
         """
-        header = self.receive_header(timeout)
-        return self._document(header)
+        return self._document(self.receive_header(timeout))
 
     def receive_array(self, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Wait for the bytes of an array of a known dtype and shape."""
@@ -134,7 +150,7 @@ class FrameStream:
         piece = memoryview(bytearray(min(count, _SEND_BYTES)))
         for start in range(0, count, max(1, len(piece))):
             part = piece[: min(len(piece), count - start)]
-            self._receive_into(part)
+            self.receive_into(part)
             write(part)
 
     def poll(self, into: memoryview) -> Header | None:
@@ -174,7 +190,7 @@ class FrameStream:
         if header.payload_bytes > MAX_DOCUMENT_BYTES:
             raise FrameError(f"a document of {header.payload_bytes} bytes is over {MAX_DOCUMENT_BYTES}.")
         text = bytearray(header.payload_bytes)
-        self._receive_into(memoryview(text))
+        self.receive_into(memoryview(text))
         try:
             value: object = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -191,7 +207,8 @@ class FrameStream:
             raise FrameError("a message of another run arrived.")
         return header
 
-    def _receive_into(self, view: memoryview) -> None:
+    def receive_into(self, view: memoryview) -> None:
+        """Wait for so many bytes of the payload of the message whose header was received last."""
         got = 0
         while got < len(view):
             count = self._connection.recv_into(view[got:])
@@ -211,7 +228,7 @@ class FrameStream:
         return True
 
 
-class StreamChannel(AbstractChannel):
+class StreamChannel(AbstractChainedChannel):
     """The coordinator's end over a `FrameStream`.
 
     Parameters
@@ -242,37 +259,54 @@ class StreamChannel(AbstractChannel):
         self._stream = stream
         self._run_id = run_id
         self._slot = slot
-        self._wire_payload = wire_payload
-        self._slot_payload = slot_payload
+        self._wire_payload, self._slot_payload = wire_payload, slot_payload
         self._asked = -1
+        self._ends = (False, False)
+        self._due: deque[tuple[Kind, memoryview, NDArray[np.float64]]] = deque()
+
+    def join_chain(self, *, first: bool, last: bool) -> None:
+        """Say that the rank is linked to its neighbours, and whether it is the first or the last of them."""
+        self._ends = (first, last)
+        # Parameters come from the rank before and go to the one after, sums likewise, each behind its header; only
+        # the first rank has its parameters with the request, and only the last one passes none on.
+        self.payload_bytes = (3 + 2 * (not first) + (not last)) * HEADER_BYTES
+        self.payload_bytes += (2 - last) * len(self._wire_payload) + (2 - first) * len(self._slot_payload)
 
     def post(self, update: int, block: tuple[int, int]) -> None:
         """Send the request; see the base class."""
+        self._due = deque([(Kind.SUM, self._slot_payload, self._slot)])
+        self._post(Kind.REQUEST, update, block, self._wire_payload)
+
+    def post_chained(self, update: int, block: tuple[int, int]) -> None:
+        """Send the request; see the base class."""
+        first, last = self._ends
+        self._due = deque([(Kind.SUM, _NOTHING, self._slot[:0])])
+        if last:
+            self._due.append((Kind.TOTAL, self._slot_payload, self._slot))
+        self._post(Kind.CHAINED, update, block, self._wire_payload if first else _NOTHING)
+
+    def _post(self, kind: Kind, update: int, block: tuple[int, int], payload: memoryview) -> None:
         self._asked = update
-        header = Header(
-            Kind.REQUEST,
-            self._run_id,
-            update,
-            start=block[0],
-            rows=block[1] - block[0],
-            payload_bytes=len(self._wire_payload),
-        )
+        rows = block[1] - block[0]
+        header = Header(kind, self._run_id, update, start=block[0], rows=rows, payload_bytes=len(payload))
         try:
-            self._stream.send(header, self._wire_payload)
+            self._stream.send(header, payload)
         except _LOST as error:
             raise self._lost(error) from error
 
     def poll(self) -> GradientSum | None:
         """Return the reply once it is here; see the base class."""
+        kind, into, gradient = self._due[0] if self._due else (None, _NOTHING, self._slot)
         try:
-            header = self._stream.poll(self._slot_payload)
+            header = self._stream.poll(into)
         except _LOST as error:
             raise self._lost(error) from error
         if header is None:
             return None
-        if header.kind is not Kind.SUM or header.update != self._asked:
+        if header.kind is not kind or header.update != self._asked:
             raise self._lost(FrameError(f"{header.kind.name} of update {header.update} is out of order"))
-        return GradientSum(header.rows, header.loss_sum, self._slot, header.phases_ns)
+        self._due.popleft()
+        return GradientSum(header.rows, header.loss_sum, gradient, header.phases_ns)
 
     def fileno(self) -> int:
         """Return the stream's descriptor."""
@@ -327,20 +361,24 @@ class StreamRankEnd(AbstractRankEnd):
 
     def take(self) -> tuple[int, tuple[int, int], NDArray[np.floating]] | None:
         """Wait for a request; see the base class."""
-        try:
+        with self._coordinator():
             header = self._stream.receive_header()
             self.arrived_ns = time.perf_counter_ns()
             if header.kind is Kind.END:
                 return None
-            if header.kind is not Kind.REQUEST:
-                raise FrameError(f"{header.kind.name} came where a request was due.")
-            self._stream.receive_payload(header, self._wire_payload)
-        except _LOST as error:
-            raise RankLost(f"the coordinator is gone ({error}).") from error
+            self._receive_parameters(header)
         return header.update, (header.start, header.start + header.rows), self._wire
+
+    def _receive_parameters(self, header: Header) -> None:
+        if header.kind is not Kind.REQUEST:
+            raise FrameError(f"{header.kind.name} came where a request was due.")
+        self._stream.receive_payload(header, self._wire_payload)
 
     def give(self, update: int, part: GradientSum) -> None:
         """Send the reply; see the base class."""
+        self._answer(update, part, self._slot_payload)
+
+    def _answer(self, update: int, part: GradientSum, payload: memoryview) -> None:
         header = Header(
             Kind.SUM,
             self._run_id,
@@ -348,9 +386,15 @@ class StreamRankEnd(AbstractRankEnd):
             rows=part.rows,
             loss_sum=part.loss_sum,
             phases_ns=part.phases_ns,
-            payload_bytes=len(self._slot_payload),
+            payload_bytes=len(payload),
         )
+        with self._coordinator():
+            self._stream.send(header, payload)
+
+    @contextlib.contextmanager
+    def _coordinator(self) -> Generator[None]:
+        """Take a broken connection for what it is."""
         try:
-            self._stream.send(header, self._slot_payload)
+            yield
         except _LOST as error:
             raise RankLost(f"the coordinator is gone ({error}).") from error

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aner_nb.backends.base import GradientSum
+from aner_nb.errors import ContractBroken
 from aner_nb.plan import Update
 
 
@@ -20,11 +21,13 @@ class Exchange:
     rows: int
     loss_sum: float
     parts: tuple[GradientSum, ...]
-    """Each rank's own sum, in rank order; views, valid until the next exchange."""
+    """Each rank's answer, in rank order; its sum is a view that is valid until the next exchange."""
     write_ns: tuple[int, ...]
     """Per rank, the time to write the request."""
     wait_ns: tuple[int, ...]
     """Per rank, from the request written to the reply read."""
+    total: NDArray[np.float64] | None = None
+    """The sum, where the ranks added it up themselves in the same order; then the parts' own are empty."""
 
     def sum_into(self, block: slice, out: NDArray[np.float64]) -> None:
         """Write the sum of the ranks' gradients over a block of the parameters into `out`.
@@ -32,6 +35,9 @@ class Exchange:
         Always ``((0 + 1) + 2) + …`` in rank order, whatever the order of arrival and however the parameters are
         cut into blocks: the result is the same to the bit.
         """
+        if self.total is not None:
+            np.copyto(out, self.total[block])
+            return
         first, *rest = self.parts
         if not rest:
             np.copyto(out, first.gradient[block])
@@ -65,3 +71,13 @@ class AbstractCollective(ABC):
         ContractBroken
             If the rows answered for are not the update's rows.
         """
+
+
+def check_rows(update: Update, rank: int, part: GradientSum) -> None:
+    """Raise `ContractBroken` if a rank answered for other rows than its shard's."""
+    start, stop = update.shards[rank]
+    if part.rows != stop - start:
+        raise ContractBroken(
+            f"the rank answered for {part.rows} rows in update {update.index}, its shard has {stop - start}.",
+            where=f"rank {rank}",
+        )

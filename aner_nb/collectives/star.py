@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from aner_nb.backends.base import GradientSum
 from aner_nb.channels.base import AbstractChannel, wait_any
-from aner_nb.collectives.base import AbstractCollective, Exchange
-from aner_nb.errors import ContractBroken, DeadlineExceeded
+from aner_nb.collectives.base import AbstractCollective, Exchange, check_rows
+from aner_nb.errors import DeadlineExceeded
 from aner_nb.plan import Update
 
 _WAIT_SECONDS = 0.2
@@ -71,7 +71,7 @@ class StarCollective(AbstractCollective):
                 if part is None:
                     still.append(channel)
                     continue
-                self._check_rows(update, channel.rank, part)
+                check_rows(update, channel.rank, part)
                 parts[channel.rank] = part
                 wait_ns[channel.rank] = clock() - posted[channel.rank + 1]
                 latest = time.monotonic()
@@ -86,15 +86,6 @@ class StarCollective(AbstractCollective):
             write_ns=tuple(after - before for before, after in itertools.pairwise(posted)),
             wait_ns=tuple(wait_ns),
         )
-
-    def _check_rows(self, update: Update, rank: int, part: GradientSum) -> None:
-        start, stop = update.shards[rank]
-        if part.rows != stop - start:
-            raise ContractBroken(
-                f"the rank answered for {part.rows} rows in update {update.index}, its shard has "
-                f"{stop - start}.",
-                where=f"rank {rank}",
-            )
 
     def _wait(self, pending: Sequence[AbstractChannel], update: Update, latest: float) -> None:
         wait_any(pending, _WAIT_SECONDS)

@@ -47,5 +47,5 @@ def test_a_changed_byte_never_raises_anything_else(header: Header, position: int
 def test_another_version_is_named() -> None:
     data = bytearray(Header(Kind.END, 1).encode())
     data[4] = 9
-    with pytest.raises(FrameError, match="speaks protocol 9, this one 1. Install the same version"):
+    with pytest.raises(FrameError, match="speaks protocol 9, this one 2. Install the same version"):
         decode_header(data)
