@@ -35,6 +35,8 @@ class AbstractChannel(ABC):
     def poll(self) -> GradientSum | None:
         """Return the reply if all of it has arrived, else None; never waits.
 
+        Only after it has returned None does `fileno` tell of all further news.
+
         Raises
         ------
         RankLost

@@ -70,16 +70,14 @@ class ChainCollective(AbstractCollective):
         latest = time.monotonic()
         while total is None or len(answers) < len(self._channels):
             for channel in self._channels:
-                answer = self._poll(channel)
-                if answer is None:
-                    continue
-                latest = time.monotonic()
-                if channel.rank not in answers:
-                    check_rows(update, channel.rank, answer)
-                    answers[channel.rank] = answer
-                    wait_ns[channel.rank] = clock() - posted_at[channel.rank]
-                else:
-                    total = answer
+                while (answer := self._poll(channel)) is not None:
+                    latest = time.monotonic()
+                    if channel.rank not in answers:
+                        check_rows(update, channel.rank, answer)
+                        answers[channel.rank] = answer
+                        wait_ns[channel.rank] = clock() - posted_at[channel.rank]
+                    else:
+                        total = answer
             if total is None or len(answers) < len(self._channels):
                 self._wait(update, answers, latest)
         if total.rows != update.rows:
