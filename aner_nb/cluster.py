@@ -25,15 +25,11 @@ from aner_nb import __version__
 from aner_nb.backends.base import Partition
 from aner_nb.case import Placement
 from aner_nb.channels.socket import Invitation
-from aner_nb.errors import (
-    AnerError,
-    ClusterError,
-    RankFailed,
-    RankLost,
-)
+from aner_nb.errors import AnerError, ClusterError, RankFailed, RankLost
 from aner_nb.host import RankSetup, describe_worker, host_rank
 from aner_nb.inventory import configuration_id, platform_names
 from aner_nb.matching import hostable, lasting_name, match_offers
+from aner_nb.placing import place_rows
 from aner_nb.ranks import Offer, Ranks
 from aner_nb.session import Session
 
@@ -63,7 +59,7 @@ class Cluster:
     """
 
     def __init__(self, client: distributed.Client, owned: Any = None) -> None:
-        self._client = client
+        self._client = self.client = client
         self._owned = owned
         self._busy = threading.Lock()
         self._used: set[str] = set()
@@ -165,6 +161,7 @@ class Cluster:
                 if fresh:
                     self._freshen(offers)
                 addresses = self._addresses(offers)
+                place_rows(self._client, setups, addresses)
                 self._used.update(addresses)
                 tasks = _Tasks(self._client, stop)
                 session = Session(channel=channel, host=_own_address(addresses), check=tasks.check)

@@ -62,6 +62,8 @@ class RankSetup:
     tf32: bool = False
     spooled: bool = False
     """Whether a rank on another host keeps the rows that it is sent in a file of its own."""
+    placed: str = ""
+    """Digest of the record beside the files, where they lie with the rank on whatever host; empty: only on this one."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""

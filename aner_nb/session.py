@@ -103,7 +103,7 @@ class Session:
             kind="shared_memory" if shared else "socket",
             encryption=arrival.encryption,
         )
-        files = setup.files if shared else None
+        files = setup.files if shared or setup.placed else None
         spooled = setup.files is not None and not setup.resident
         sent = dataclasses.replace(setup, files=files, spooled=spooled and files is None)
         stream.send_document(Kind.DOCUMENT, sent.to_record())
