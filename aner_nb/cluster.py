@@ -55,7 +55,8 @@ class Platform:
 class Cluster:
     """A Dask cluster, seen as platforms and placements.
 
-    Use `local_cluster` or `connect` to get one. It is a context manager; closing it closes what it started.
+    Use `local_cluster` or `connect` to get one. It is a context manager; closing it closes what it started. `client` is
+    Dask's own, for other work on the same workers.
     """
 
     def __init__(self, client: distributed.Client, owned: Any = None) -> None:

@@ -8,6 +8,7 @@ hashed and summed does not depend on how they are cut.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import ipaddress
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from aner_nb.parquet_frames import batch_rows
 
 _AHEAD: Final = 2
 """Partitions that are computed or held beside the one that is read."""
+_LOOK_SECONDS: Final = 1.0
 ARRAY_TARGET: Final = "target"
 
 Given = TypeVarTuple("Given")
@@ -51,16 +53,16 @@ class DaskFrames:
         ClusterError
             If the worker is lost.
         """
-        client = self.client
-        worker = _reader(client)
-        bare = dataclasses.replace(self, client=None)
-        # Arguments may be as long as the rows are many, such as a split: they do not go into the task's own graph.
-        given = client.scatter([bare, *args], workers=[worker], hash=False)
-        future = client.submit(
-            _beside, function, *given, workers=[worker], allow_other_workers=False, pure=False
-        )
+        worker = _reader(self.client)
+        asked: list[Any] = []
         try:
-            return future.result()
+            # Arguments may be as long as the rows are many, such as a split: they do not go into the task's own graph.
+            bare = dataclasses.replace(self, client=None)
+            asked += self.client.scatter([bare, *args], workers=[worker], hash=False)
+            where = {"workers": [worker], "allow_other_workers": False, "pure": False}
+            asked.append(self.client.submit(_beside, function, *asked, **where))
+            self._wait(asked[-1], worker)
+            return asked[-1].result()
         except (AnerError, KeyboardInterrupt):
             raise
         except Exception as error:  # Dask's own errors have no common base
@@ -70,7 +72,20 @@ class DaskFrames:
                 remedy="Look at the worker's log, and run it again.",
             ) from error
         finally:
-            client.cancel([future, *given])
+            with contextlib.suppress(Exception):
+                self.client.cancel(asked, force=True)
+
+    def _wait(self, future: Any, worker: str) -> None:
+        """Wait for a task, as long as its worker is there: Dask would keep it for an address that has left."""
+        while not future.done():
+            with contextlib.suppress(TimeoutError):
+                future.exception(timeout=_LOOK_SECONDS)
+            if not future.done() and worker not in self.client.scheduler_info(n_workers=-1)["workers"]:
+                raise ClusterError(
+                    "the worker that reads the rows was lost.",
+                    where="data",
+                    remedy="Look at its log; run it again when it is back.",
+                )
 
     def frames(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows batch by batch; called in a worker.

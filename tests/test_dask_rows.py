@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +76,7 @@ def test_a_frame_trains_to_the_same_bits_as_the_table_however_it_is_cut(
 ) -> None:
     frame = frame_of()
     table = aner.table(frame, **OPTIONS)
-    expected = outcome(aner.run(case_of(table), pair))
+    expected = outcome(aner.run(case_of(table, class_weights="balanced"), pair))
     for partitions in (1, 3, 7):
         data = aner.stored(
             frames.from_pandas(frame, npartitions=partitions),
@@ -83,7 +86,7 @@ def test_a_frame_trains_to_the_same_bits_as_the_table_however_it_is_cut(
         )
         assert data.sha256 == table.sha256
         assert data.class_names == table.class_names == ("Birnen", "Äpfel")
-        trial = aner.run(case_of(data), pair)
+        trial = aner.run(case_of(data, class_weights="balanced"), pair)
         assert outcome(trial) == expected
         assert trial.work is not None and isinstance(trial.work.data.train.features, PlacedRows)
 
@@ -296,3 +299,25 @@ def test_rows_that_no_worker_sees_any_more_are_told(pair: aner.Cluster, tmp_path
     addresses = list(pair.client.scheduler_info()["workers"])
     with pytest.raises(ClusterError, match="no worker sees the rows that were prepared"):
         place_rows(pair.client, setups, addresses)
+
+
+@pytest.mark.long
+def test_a_lost_reader_is_told_and_nobody_waits(tmp_path: Path) -> None:
+    def slow() -> pandas.DataFrame:
+        time.sleep(60)
+        return pandas.DataFrame()
+
+    with aner.local_cluster(["numpy:1", "numpy:1"]) as cluster:
+        workers = cluster.client.scheduler_info()["workers"]
+        first = min(workers, key=lambda address: workers[address]["name"])
+        pid = cluster.client.run(os.getpid, workers=[first])[first]
+        threading.Timer(1.5, os.kill, (pid, signal.SIGKILL)).start()
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match="the worker that reads the rows (was lost|could not go on)"):
+            aner.stored(
+                frames.from_delayed([dask.delayed(slow)()], meta=frame_of(2)[:0]),
+                **OPTIONS,
+                cluster=cluster,
+                cache=tmp_path,
+            )
+        assert time.monotonic() - began < 20
