@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from aner_nb.layers import Dense as Dense
     from aner_nb.layers import Dropout as Dropout
     from aner_nb.layers import LayerNorm as LayerNorm
+    from aner_nb.loggers import log_to_mlflow as log_to_mlflow
+    from aner_nb.loggers import log_to_tensorboard as log_to_tensorboard
     from aner_nb.optimizers import SGD as SGD
     from aner_nb.optimizers import Adam as Adam
     from aner_nb.optimizers import AdamW as AdamW
@@ -92,6 +94,8 @@ _HOME: Final = {
     "EarlyStopping": "stopping",
     "compare": "results",
     "keras_model": "keras_models",
+    "log_to_mlflow": "loggers",
+    "log_to_tensorboard": "loggers",
     "Study": "study",
     "open_study": "study",
     "run_suite": "study",

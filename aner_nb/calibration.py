@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,9 @@ from aner_nb.balance import CoordinatorCost, RankCost, fit_cost, fit_together
 from aner_nb.case import Case
 from aner_nb.channels.base import AbstractChannel, wait_any
 from aner_nb.collectives.base import Exchange
+from aner_nb.counter import words
 from aner_nb.errors import DeadlineExceeded
+from aner_nb.file_rows import PlacedRows
 from aner_nb.host import RankSetup
 from aner_nb.master import MasterState
 from aner_nb.network import evaluate, evaluators
@@ -74,9 +76,7 @@ def calibrate(case: Case, host: RankHost, *, stop: Callable[[], None] = lambda: 
     """
     work, _ = make_work(case)
     rows = work.plan.batch
-    chosen = work.plan.order()[:rows]
-    train = work.data.train
-    partition = Partition(train.features[chosen], train.targets[chosen])
+    partition = _batch(work)
     setups = [_setup(setup, partition) for setup in make_setups(work)]
     with host.open_ranks(setups, [partition] * len(setups), channel=case.channel, stop=stop) as ranks:
         began = time.perf_counter()
@@ -85,9 +85,24 @@ def calibrate(case: Case, host: RankHost, *, stop: Callable[[], None] = lambda: 
     return dataclasses.replace(result, seconds=time.perf_counter() - began)
 
 
+def _batch(work: Work) -> Partition:
+    """Return rows of one global batch; made-up ones where the case's own do not come to this process."""
+    train = work.data.train
+    chosen = work.plan.order()[: work.plan.batch]
+    features = cast("object", train.features)
+    if isinstance(features, PlacedRows):
+        drawn = words(work.case.seed, "rows of a calibration", len(chosen) * features.shape[1])
+        # Of mean 0 and deviation 1, as normalized rows are.
+        uniform = (drawn >> np.uint64(11)) * (2.0**-53 * 12**0.5) - 3**0.5
+        return Partition(uniform.reshape(len(chosen), -1).astype(features.dtype), train.targets[chosen])
+    return Partition(train.features[chosen], train.targets[chosen])
+
+
 def _setup(setup: RankSetup, partition: Partition) -> RankSetup:
     blocks = {(0, share) for share in _shares(setup.plan.batch, setup.rank_count)}
-    return dataclasses.replace(setup, rows=len(partition.features), blocks=tuple(sorted(blocks)), files=None)
+    return dataclasses.replace(
+        setup, rows=len(partition.features), blocks=tuple(sorted(blocks)), files=None, placed=""
+    )
 
 
 def _shares(rows: int, rank_count: int) -> list[int]:

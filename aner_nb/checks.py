@@ -11,7 +11,6 @@ from aner_nb.coordinator import Record
 from aner_nb.master import MasterState
 from aner_nb.ranks import Ranks
 from aner_nb.receipts import Check
-from aner_nb.sources import fingerprint
 from aner_nb.stopping import StopWatch
 from aner_nb.work import Work
 
@@ -28,7 +27,7 @@ def fixed_checks(
     if restarted:
         # Ranks changed on the way, or a checkpoint had a part: only the sum is known beforehand.
         expected_rows, rows = [plan.rows_from(record.first) - plan.rows_from(record.end)], [sum(rows)]
-    own = [fingerprint(part.features, part.targets) for part in work.partitions]
+    own = work.fingerprints()
     told = [ready["partition"] for ready in ranks.ready]
     plans = {ready["plan_id"] for ready in ranks.ready}
     proofs = [ready["proof"] for ready in ranks.ready]

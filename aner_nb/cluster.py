@@ -29,6 +29,7 @@ from aner_nb.errors import AnerError, ClusterError, RankFailed, RankLost
 from aner_nb.host import RankSetup, describe_worker, host_rank
 from aner_nb.inventory import configuration_id, platform_names
 from aner_nb.matching import hostable, lasting_name, match_offers
+from aner_nb.placing import place_rows
 from aner_nb.ranks import Offer, Ranks
 from aner_nb.session import Session
 
@@ -54,11 +55,12 @@ class Platform:
 class Cluster:
     """A Dask cluster, seen as platforms and placements.
 
-    Use `local_cluster` or `connect` to get one. It is a context manager; closing it closes what it started.
+    Use `local_cluster` or `connect` to get one. It is a context manager; closing it closes what it started. `client` is
+    Dask's own, for other work on the same workers.
     """
 
     def __init__(self, client: distributed.Client, owned: Any = None, encryption: Encryption = "tls") -> None:
-        self._client = client
+        self._client = self.client = client
         self._encryption: Encryption = encryption
         self._owned = owned
         self._busy = threading.Lock()
@@ -161,6 +163,7 @@ class Cluster:
                 if fresh:
                     self._freshen(offers)
                 addresses = self._addresses(offers)
+                place_rows(self._client, setups, addresses)
                 self._used.update(addresses)
                 tasks = _Tasks(self._client, stop)
                 own = _own_address(addresses)

@@ -7,7 +7,7 @@ normalization is fitted on training rows only; validation and test rows are only
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,9 +15,12 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from aner_nb.dask_frames import DaskFrames, frames_of
+from aner_nb.encoding import Categorical, Missing, Options, ordered
 from aner_nb.errors import CaseError
 from aner_nb.filling import fit_filling
 from aner_nb.normalization import Normalization, blocks_of, fit_normalization
+from aner_nb.parquet_frames import ParquetFrames
 from aner_nb.sources import (
     Digits,
     Iris,
@@ -30,7 +33,7 @@ from aner_nb.sources import (
 from aner_nb.splits import Split
 from aner_nb.user_arrays import OWN_SOURCES, Arrays, KeptArrays
 from aner_nb.user_files import Stored, describe_stored
-from aner_nb.user_table import Missing, Table, describe_table
+from aner_nb.user_table import Table, describe_table
 
 DataSpec = Iris | Digits | Teacher | Arrays | Table | Stored | KeptArrays
 
@@ -68,7 +71,7 @@ def table(
     *,
     target: str | Sequence[str],
     task: Task | None = None,
-    categorical: Literal["refuse", "one_hot"] = "refuse",
+    categorical: Categorical = "refuse",
     ordinal: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = "refuse",
     groups: str | None = None,
@@ -120,59 +123,86 @@ def table(
     origin = (
         data.resolve() if isinstance(data, Path) else Path(data).resolve() if isinstance(data, str) else data
     )
-    return describe_table(
-        origin,
+    options = Options(
         targets=(target,) if isinstance(target, str) else tuple(target),
         task=task,
         categorical=categorical,
-        ordinal=ordinal or {},
+        ordinal=ordered(ordinal),
         missing=missing,
         groups=groups,
         order=order,
         leave_out=tuple(leave_out),
-        name=name,
     )
+    return describe_table(origin, options, name)
 
 
 def stored(
-    data: object,
+    data: Any,
     *,
-    target: str,
+    target: Any,
     task: Task = "classification",
+    categorical: Categorical = "refuse",
+    ordinal: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = "refuse",
+    leave_out: Sequence[str] = (),
     budget_bytes: int = 256 * 2**20,
     cache: str | Path | None = None,
+    cluster: object = None,
     name: str = "stored",
 ) -> Stored:
-    """Describe your own rows that are larger than memory: Parquet files, or a Dask DataFrame.
+    """Describe your own rows that are larger than memory: Parquet files, or Dask DataFrames and arrays.
 
-    All columns but the target are features, and numbers; encode the rest when the files are written. The files are
-    read once now, for the fingerprint, and by each trial; what a trial prepares of them stays in the cache folder.
+    All columns but the target are features. The rows are read twice now, for their columns and their fingerprint, and
+    by each trial; what a trial prepares of them stays in the cache folder. Dask rows are read by a task on a worker,
+    to which the others send their partitions: this process gets digests, names and one target a row, and of the
+    prepared rows only those that it validates and tests on.
 
     Parameters
     ----------
     data
-        The path of a Parquet file, or of a folder of them in the order of their names and numbers; or a Dask
-        DataFrame, which its workers write into the cache folder, partition by partition.
+        The path of a Parquet file, or of a folder of them in the order of their names and numbers; a Dask DataFrame;
+        or a Dask array of shape (rows, features).
+    target
+        The column to predict; of a Dask array, a Dask array of shape (rows,).
+    categorical, ordinal, missing, leave_out
+        As `table` has them. Categories are those of all rows; what fills a gap is learned from the training rows.
     budget_bytes
         Most that rows take at a time: a rank whose rows are more streams them from the files, shard by shard.
     cache
-        Folder for prepared rows, about as large as the data; None: beside the path.
+        Folder for prepared rows, about as large as the data; None: beside the path. Dask's workers write it on their
+        hosts; where they do not see the same disk, each rank's worker keeps the rows of its rank there.
+    cluster
+        For Dask rows: what `local_cluster` or `connect` gave, or a `distributed.Client`; None: the current client.
     name
         Of the data, in receipts and reports: it is published. Names of columns and files are not.
 
     Raises
     ------
     CaseError
-        If the files cannot be used as they are; the sentence tells what to change.
+        If the rows cannot be used as they are; the sentence tells what to change.
     """
-    return describe_stored(
-        Path(data) if isinstance(data, str | Path) else data,
-        target=target,
+    folder = Path(cache).absolute() if cache is not None else None
+    if isinstance(data, str | Path):
+        path = Path(data).resolve()
+        origin: ParquetFrames | DaskFrames = ParquetFrames(path)
+        folder = folder or path.parent / f"{path.stem}.aner-cache"
+    else:
+        origin, target = frames_of(data, target, cluster)
+    if folder is None:
+        raise CaseError(
+            "Dask rows need a folder where their workers keep what they prepare.",
+            where="data.cache",
+            remedy="Name a folder on the workers' disks, or on a disk that they share, with cache=.",
+        )
+    options = Options(
+        targets=(target,),
         task=task,
-        name=name,
-        cache=Path(cache).resolve() if cache is not None else None,
-        budget_bytes=budget_bytes,
+        categorical=categorical,
+        ordinal=ordered(ordinal),
+        missing=missing,
+        leave_out=tuple(leave_out),
     )
+    return describe_stored(origin, options, name=name, cache=folder, budget_bytes=budget_bytes)
 
 
 def data_from_record(record: object, where: str = "data") -> Iris | Digits | Teacher:
@@ -259,7 +289,11 @@ def prepare(
         If a value is beyond the type, or a column cannot be normalized.
     """
     width: int = source.features.shape[1]
-    filling = fit_filling(source, split.train)
+
+    def training() -> Iterator[NDArray[np.float64]]:
+        return (block for _, block in blocks_of(source.features, split.train))
+
+    filling = fit_filling(source.spans, training, width)
     none = Normalization(mean=np.zeros(width), scale=np.ones(width), filling=filling)
     normalization = fit_normalization(source.features, split.train, filling) if normalize else none
     parts = {"train": split.train, "validation": split.validation, "test": split.test}

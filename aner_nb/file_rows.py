@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,3 +115,99 @@ def write_rows(path: Path, rows: NDArray[Any]) -> RowsFile:
     plain = np.ascontiguousarray(rows, rows.dtype.newbyteorder("<"))
     plain.tofile(path)
     return RowsFile(str(path), rows.dtype.name, rows.shape)
+
+
+class PlacedRows:
+    """Training rows that lie where the ranks are: this process knows where, and has no way to read them.
+
+    Parameters
+    ----------
+    token
+        Digest of the record of the folder that the file is in: tells it from another with its name.
+    known
+        The rows' values where this process has them nevertheless, as it has the labels that decided the split.
+    """
+
+    def __init__(
+        self,
+        file: RowsFile,
+        token: str,
+        runs: Sequence[tuple[int, int]] | None = None,
+        known: NDArray[Any] | None = None,
+    ) -> None:
+        self.file = file
+        self.token = token
+        self.dtype = np.dtype(file.dtype)
+        self.runs = tuple(runs) if runs is not None else ((0, file.shape[0]),)
+        self.shape = (sum(count for _, count in self.runs), *file.shape[1:])
+        self._known = known
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions: 1 or 2."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Return values that are known; refuse all others."""
+        if self._known is None:
+            raise CaseError(
+                "training rows of a Dask collection lie with the ranks and do not come to this process.",
+                where="data",
+                remedy="Take run(…) or fit(…) with a cluster; develop(…) and channel='inline' need stored(path) or "
+                "table(…).",
+            )
+        return self._known[wanted]
+
+    def in_runs(self, runs: Sequence[tuple[int, int]]) -> PlacedRows:
+        """Return rows of the same file in other runs."""
+        return PlacedRows(self.file, self.token, runs)
+
+
+def read_pieces(file: RowsFile, runs: Sequence[tuple[int, int]]) -> list[NDArray[Any]]:
+    """Return the rows of each run."""
+    rows = FileRows(file)
+    return [rows[first : first + count] for first, count in runs]
+
+
+def write_pieces(file: RowsFile, runs: Sequence[tuple[int, int]], pieces: Sequence[NDArray[Any]]) -> None:
+    """Write the rows of each run to their places in a file of full length: what nobody wrote takes no space."""
+    path = Path(file.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    row = np.dtype(file.dtype).itemsize * math.prod(file.shape[1:])
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, row * file.shape[0])
+        for (first, _), rows in zip(runs, pieces, strict=True):
+            os.pwrite(descriptor, np.ascontiguousarray(rows).data, first * row)
+    finally:
+        os.close(descriptor)
+
+
+def blocks_of_rows(
+    file: RowsFile, runs: Sequence[tuple[int, int]], most_bytes: int = 2**25
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield the runs in lists that are not larger than so many bytes, cut where they must be."""
+    row = max(1, np.dtype(file.dtype).itemsize * math.prod(file.shape[1:]))
+    most = max(1, most_bytes // row)
+    block: list[tuple[int, int]] = []
+    room = most
+    for first, count in runs:
+        done = 0
+        while done < count:
+            take = min(room, count - done)
+            block.append((first + done, take))
+            done += take
+            room -= take
+            if not room:
+                yield block
+                block, room = [], most
+    if block:
+        yield block

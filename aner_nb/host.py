@@ -67,6 +67,8 @@ class RankSetup:
     """Whether a rank on another host keeps the rows that it is sent in a file of its own."""
     listens: bool = False
     """Whether the rank offers a place to the rank before it, and then waits to hear whether they form a chain."""
+    placed: str = ""
+    """Digest of the record beside the files, where they lie with the rank on whatever host; empty: only on this one."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the set-up as plain JSON values."""

@@ -137,7 +137,7 @@ class Session:
             kind="shared_memory" if shared else "socket",
             encryption=arrival.encryption,
         )
-        files = setup.files if shared else None
+        files = setup.files if shared or setup.placed else None
         spooled = setup.files is not None and not setup.resident
         listens = not shared and setup.rank_count > LARGEST_STAR
         sent = dataclasses.replace(setup, files=files, spooled=spooled and files is None, listens=listens)

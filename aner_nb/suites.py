@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from aner_nb.case import Case, canonical_json, case_from_record
 from aner_nb.counter import permutation
 from aner_nb.errors import CaseError
+from aner_nb.keras_models import MAX_BYTES
 from aner_nb.plain import read_yaml
 from aner_nb.receipts import Role
 from aner_nb.user_arrays import OWN_SOURCES, KeptArrays
@@ -243,11 +244,16 @@ def suite(name: str | Path) -> Suite:
         raise CaseError(
             f"the file is not UTF-8 text (byte {error.start}).", where=str(path), remedy="Save it as UTF-8."
         ) from error
-    return parse_suite(text, str(path), default_name=path.stem)
+    return parse_suite(text, str(path), default_name=path.stem, folder=path.parent)
 
 
-def parse_suite(text: str, where: str, default_name: str = "") -> Suite:
+def parse_suite(text: str, where: str, default_name: str = "", folder: Path = Path()) -> Suite:
     """Read a suite, or a single case, from YAML text.
+
+    Parameters
+    ----------
+    folder
+        Where files are looked for that the text names without a folder: JSON of Keras models.
 
     Raises
     ------
@@ -269,7 +275,8 @@ def parse_suite(text: str, where: str, default_name: str = "") -> Suite:
     for index, item in enumerate(_sequence(record["cases"], f"{where}: cases")):
         own = _mapping(item, f"{where}: cases[{index}]")
         name = own.get("name", index)
-        cases.append(case_from_record({**defaults, **own}, where=f"{where}: case {name!r}"))
+        here = f"{where}: case {name!r}"
+        cases.append(case_from_record(_with_model({**defaults, **own}, folder, here), where=here))
     placements = _sequence(record.get("placements", ["cpu:1", "cpu:1"]), f"{where}: placements")
     return Suite(
         name=str(record.get("name", default_name or where)),
@@ -280,6 +287,24 @@ def parse_suite(text: str, where: str, default_name: str = "") -> Suite:
         repetitions=_count(record, "repetitions", 3, 1, where),
         seed=_count(record, "seed", 0, 0, where),
     )
+
+
+def _with_model(record: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    """Return a case's record with the Keras model whose file it names in place of the name."""
+    model = record.get("model")
+    if not isinstance(model, str) or not model.endswith(".json"):
+        return record
+    path = folder / model
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CaseError(f"{model} is over {MAX_BYTES:,} bytes.", where=f"{where}: model")
+        return {**record, "model": path.read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaseError(
+            f"{model} cannot be read ({getattr(error, 'strerror', None) or error}).",
+            where=f"{where}: model",
+            remedy="Write what model.to_json() returns into that file, beside the suite.",
+        ) from error
 
 
 def suite_from_record(record: Any, where: str = "suite") -> Suite:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -90,13 +90,22 @@ def _are_classes(series: Any, name: str) -> bool:
 def refuse_copies(frame: Any, columns: Sequence[Column], targets: Sequence[str]) -> None:
     """Refuse a feature that is a target under another name: the model would learn to copy."""
     for target in targets:
-        told = texts_of(frame[target])
-        for column in columns:
-            if frame[column.name].iloc[0] != frame[target].iloc[0]:
-                continue
-            if np.array_equal(texts_of(frame[column.name]), told):
-                raise CaseError(
-                    f"the column {column.name!r} is the target {target!r} under another name.",
-                    where="data",
-                    remedy=f"Leave it out with leave_out=[{column.name!r}].",
-                )
+        for name in sorted(copied(frame, {column.name for column in columns}, target)):
+            raise refuse_copy(name, target)
+
+
+def copied(frame: Any, names: Iterable[str], target: str) -> set[str]:
+    """Return which of the columns hold what the target holds, row by row."""
+    first = texts_of(frame[target].iloc[:1])
+    alike = {name for name in names if np.array_equal(texts_of(frame[name].iloc[:1]), first)}
+    told = texts_of(frame[target]) if alike else first
+    return {name for name in alike if np.array_equal(texts_of(frame[name]), told)}
+
+
+def refuse_copy(name: str, target: str) -> CaseError:
+    """Return the error for a column that is the target under another name."""
+    return CaseError(
+        f"the column {name!r} is the target {target!r} under another name.",
+        where="data",
+        remedy=f"Leave it out with leave_out=[{name!r}].",
+    )

@@ -14,14 +14,15 @@ from aner_nb.backends.base import Partition
 from aner_nb.case import Case, Placement
 from aner_nb.data import PreparedData, load, prepare
 from aner_nb.errors import CaseError
-from aner_nb.file_rows import FileRows, RowsFile
+from aner_nb.file_rows import FileRows, PlacedRows, RowsFile
 from aner_nb.host import RankSetup
 from aner_nb.master import Shaping
 from aner_nb.network import Labels, Network
 from aner_nb.networks import make_network
 from aner_nb.plan import Plan, make_plan
+from aner_nb.sources import fingerprint
 from aner_nb.splits import Split, split
-from aner_nb.staging import stage
+from aner_nb.staging import placed_fingerprints, stage
 from aner_nb.user_files import Stored
 
 RESIDENT_BUDGET_BYTES: Final = 2**30
@@ -38,6 +39,12 @@ class Work:
     model: Network
     plan: Plan
     partitions: tuple[Partition, ...]
+    placed: tuple[str, ...] = ()
+    """Fingerprints of the partitions where they do not come to this process."""
+
+    def fingerprints(self) -> list[str]:
+        """Return the fingerprint of each rank's rows."""
+        return list(self.placed) or [fingerprint(part.features, part.targets) for part in self.partitions]
 
 
 def make_work(case: Case) -> tuple[Work, dict[str, int]]:
@@ -67,7 +74,7 @@ def make_work(case: Case) -> tuple[Work, dict[str, int]]:
     plan = make_plan(case, len(data.train.features))
     partitions = _partitions(data, plan)
     done = time.perf_counter_ns()
-    work = Work(case, data, parts, model, plan, partitions)
+    work = Work(case, data, parts, model, plan, partitions, _placed(case, partitions))
     return work, {"source_ns": loaded - began, "preprocess_ns": done - loaded}
 
 
@@ -111,18 +118,28 @@ def with_ranks(work: Work, ranks: Sequence[tuple[Placement, int]]) -> Work:
     """Return the same work over other ranks; batches, rows and their order stay as they were."""
     case = dataclasses.replace(work.case, ranks=list(ranks))
     plan = make_plan(case, work.plan.train_rows)
-    return dataclasses.replace(work, case=case, plan=plan, partitions=_partitions(work.data, plan))
+    partitions = _partitions(work.data, plan)
+    return dataclasses.replace(
+        work, case=case, plan=plan, partitions=partitions, placed=_placed(case, partitions)
+    )
 
 
 def _partitions(data: PreparedData, plan: Plan) -> tuple[Partition, ...]:
     stored, targets = cast("object", data.train.features), cast("object", data.train.targets)
-    if isinstance(stored, FileRows) and isinstance(targets, FileRows):
+    if isinstance(stored, FileRows | PlacedRows) and isinstance(targets, FileRows | PlacedRows):
         every = [plan.runs(rank) for rank in range(len(plan.weights))]
         return tuple(
             Partition(cast("Any", stored.in_runs(runs)), cast("Any", targets.in_runs(runs))) for runs in every
         )
     chosen = [plan.partition(rank) for rank in range(len(plan.weights))]
     return tuple(Partition(data.train.features[rows], data.train.targets[rows]) for rows in chosen)
+
+
+def _placed(case: Case, partitions: Sequence[Partition]) -> tuple[str, ...]:
+    pairs = [(cast("Any", part.features), cast("Any", part.targets)) for part in partitions]
+    if isinstance(case.data, Stored) and isinstance(pairs[0][0], PlacedRows):
+        return placed_fingerprints(case.data, pairs)
+    return ()
 
 
 def make_setups(work: Work) -> list[RankSetup]:
@@ -144,6 +161,7 @@ def make_setups(work: Work) -> list[RankSetup]:
                 resident=staging(work.case, partition) == "resident",
                 blocks=tuple(work.plan.blocks(rank)),
                 files=_files(partition),
+                placed=getattr(partition.features, "token", ""),
                 tf32=work.case.tf32,
             )
         )
@@ -152,7 +170,7 @@ def make_setups(work: Work) -> list[RankSetup]:
 
 def _files(partition: Partition) -> tuple[RowsFile, RowsFile] | None:
     features, targets = cast("object", partition.features), cast("object", partition.targets)
-    if isinstance(features, FileRows) and isinstance(targets, FileRows):
+    if isinstance(features, FileRows | PlacedRows) and isinstance(targets, FileRows | PlacedRows):
         return features.file, targets.file
     return None
 

@@ -26,8 +26,8 @@ ALL = FILES | PACKAGES
 ONLY_IN = {
     "tensorflow": {"backends.tensorflow", "backends.keras"},
     "keras": {"backends.keras"},
-    "dask": {"cluster", "launch"},
-    "distributed": {"cluster", "launch"},
+    "dask": {"cluster", "launch", "dask_frames"},
+    "distributed": {"cluster", "launch", "dask_frames"},
     "altair": {"charts", "report"},
     "ipywidgets": {"widgets"},
     "anywidget": {"widgets"},

@@ -108,29 +108,6 @@ def test_the_fingerprint_depends_on_rows_and_not_on_files_or_row_groups(tmp_path
     assert aner.stored(turned, target="secret-kind").sha256 not in digests
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 12])
-def test_a_dask_frame_is_written_by_its_workers_and_its_partitions_have_no_say(
-    tmp_path: Path, partitions: int
-) -> None:
-    frames = pytest.importorskip("dask.dataframe")
-    frame = frame_of()
-    data = aner.stored(
-        frames.from_pandas(frame, npartitions=partitions), target="secret-kind", cache=tmp_path / "cache"
-    )
-    assert len(list((tmp_path / "cache" / "written.parquet").iterdir())) == partitions
-    assert data.sha256 == aner.table(frame, target="secret-kind").sha256
-    assert aner.run(case_of(data)).raise_unless_passed()
-    with pytest.raises(CaseError, match="needs a folder to be written to, which does not hold one yet"):
-        aner.stored(frames.from_pandas(frame, npartitions=1), target="secret-kind", cache=tmp_path / "cache")
-
-
-def test_what_is_neither_path_nor_dask_frame_is_refused_with_the_way(tmp_path: Path) -> None:
-    arrays = pytest.importorskip("dask.array")
-    for data in (frame_of(), arrays.zeros((4, 2))):
-        with pytest.raises(CaseError, match=r"neither a path nor a Dask DataFrame.*from_dask_array.*table\("):
-            aner.stored(data, target="x", cache=tmp_path)
-
-
 def test_the_budget_decides_what_stays_resident_and_whether_a_batch_fits(path: Path) -> None:
     wide, narrow = (aner.stored(path, target="secret-kind", budget_bytes=size) for size in (2**28, 2**20))
     assert make_setups(make_work(case_of(wide))[0])[0].resident
@@ -177,7 +154,7 @@ def test_files_that_changed_are_refused(path: Path) -> None:
     changed = frame_of()
     changed.loc[ROWS - 1, "secret-4"] = 1.0
     write(path, changed)
-    with pytest.raises(CaseError, match="the files changed after they were described"):
+    with pytest.raises(CaseError, match="the rows changed after they were described"):
         make_work(case_of(data))
 
 
@@ -190,16 +167,16 @@ def test_a_folder_that_cannot_be_written_is_named(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "options", "sentence"),
     [
-        ({"t": ["a"] * 9}, {}, "the column 't' holds text values, and stored rows are numbers alone. Encode"),
+        ({"t": ["a"] * 9}, {}, "the column 't' holds texts such as 'a'. Write categorical='one_hot'"),
         ({"t": [1.0, None] + [2.0] * 7}, {}, "the column 't' has no value in row 1"),
-        ({"y": ["a", None] + ["b"] * 7}, {}, "the target 'y' has no value in row 1"),
+        ({"y": ["a", None] + ["b"] * 7}, {}, "the column 'y' has no value in row 1, and what is predicted"),
         ({"y": ["a"] * 9}, {}, "the target 'y' has 1 class. Name a column of two"),
         (
             {"y": ["a", "b", "c"] * 3},
             {"task": "regression"},
             "the target 'y' holds text values. Give numbers",
         ),
-        ({}, {"target": "q"}, "there is no column 'q' beside others. There are x, y"),
+        ({}, {"target": "q"}, "there is no column 'q' to be target. There are x, y"),
     ],
 )
 def test_what_cannot_be_stored_is_refused(
@@ -208,6 +185,109 @@ def test_what_cannot_be_stored_is_refused(
     frame = pandas.DataFrame({"x": np.arange(9.0), "y": [0, 1, 0] * 3, **change})
     with pytest.raises(CaseError, match=sentence):
         aner.stored(write(tmp_path / "a.parquet", frame), **{"target": "y", **options})
+
+
+MIXED = np.arange(ROWS)
+
+
+def mixed() -> pandas.DataFrame:
+    """Return columns of all kinds with gaps, of which some row groups have none and some nothing else."""
+    frame = frame_of()
+    frame["city"] = np.array(["Köln", "Aš", "Ōsaka", "Łódź", None], dtype=object)[MIXED * 7 % 5]
+    frame["rare"] = np.where(MIXED > ROWS - 3, "selten", "oft")
+    frame["size"] = np.array(["S", "M", "L", None], dtype=object)[MIXED * 5 % 4]
+    frame["good"] = pandas.array(np.where(MIXED % 9 == 0, None, MIXED % 2 == 0), dtype="boolean")
+    frame["count"] = np.where(MIXED % 13 == 0, np.nan, MIXED % 5)
+    frame.loc[700:1399, ["city", "count", "good"]] = None
+    frame["note"] = [f"text {row}" for row in MIXED]
+    return frame
+
+
+@pytest.mark.parametrize("missing", ["mean", "most_frequent", "drop"])
+@pytest.mark.parametrize("row_group", [350, ROWS])
+def test_categories_orders_and_gaps_are_those_of_a_table_to_the_bit(
+    tmp_path: Path, missing: Any, row_group: int
+) -> None:
+    options: dict[str, Any] = {
+        "target": "secret-kind",
+        "categorical": "one_hot",
+        "ordinal": {"size": ["S", "M", "L"]},
+        "missing": missing,
+        "leave_out": ["note"],
+    }
+    path = write(tmp_path / "mixed.parquet", mixed(), row_group)
+    table = aner.table(path, **options)
+    stored = aner.stored(path, **options, budget_bytes=2**20)
+    assert (stored.sha256, stored.class_names) == (table.sha256, table.class_names)
+    assert (stored.rows, stored.rows_left_out) == (table.rows, table.rows_left_out)
+    told, known = stored.to_record(), table.to_record()
+    for name in ("rows", "rows_left_out", "columns", "features", "classes", "categorical", "missing"):
+        assert told[name] == known[name]
+    one, two = (aner.run(case_of(data, ranks=["numpy:1", ("numpy:1", 2)])) for data in (stored, table))
+    assert one.raise_unless_passed().receipt.fingerprints == two.raise_unless_passed().receipt.fingerprints
+    assert one.receipt.test == two.receipt.test
+    new = mixed().head(40) if missing != "drop" else mixed().dropna().head(40)
+    a, b = (
+        aner.fit(data, [2], batch=64, epochs=1, ranks=["numpy:1"], channel="inline")
+        for data in (stored, table)
+    )
+    np.testing.assert_array_equal(a.outputs(new), b.outputs(new))
+    public = msgspec.json.encode(public_view(one.receipt)).decode()
+    for word in ("city", "Köln", "selten", "good"):
+        assert word not in public
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "sentence"),
+    [
+        (
+            {"t": ["1", "2", "3", "n/k"] * 3},
+            {"categorical": "one_hot"},
+            "the text .n/k. in row 3 among numbers",
+        ),
+        (
+            {"t": ["a", "b"] * 6, "y": ["a", "b"] * 6},
+            {"categorical": "one_hot"},
+            "is the target .y. under another name",
+        ),
+        ({"t": [f"w{row}" for row in range(12)]}, {"categorical": "refuse"}, "holds texts such as .w0."),
+        ({"t": ["2026-01-01"] * 12}, {}, "the column .t. holds dates"),
+        ({"t": [None] * 12}, {"missing": "mean"}, "the column .t. holds no value at all"),
+        ({"t": [1.0, None] * 6}, {}, "the column .t. has no value in row 1. Fill it in"),
+        ({"t": [1.0] * 7 + [np.inf] * 5}, {}, "the column .t. is inf in row 7"),
+        ({"t": [None] * 12}, {"missing": "drop"}, "there are no rows. Give some rows without gaps"),
+        (
+            {},
+            {"missing": "guess"},
+            "data.missing: .guess. is not known. Choose refuse or drop or mean or most",
+        ),
+        ({}, {"ordinal": {"x": ["S"]}}, "the order of .x. is not two or more different"),
+        ({}, {"leave_out": ["x"]}, "no column is left as a feature"),
+    ],
+)
+def test_what_is_in_doubt_is_refused_as_in_a_table(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], sentence: str
+) -> None:
+    frame = pandas.DataFrame({"x": np.arange(12.0), "y": [0, 1, 0] * 4, **change})
+    with pytest.raises(CaseError, match=sentence):
+        make_work(
+            case_of(
+                aner.stored(write(tmp_path / "a.parquet", frame, 4), **{"target": "y", **options}), batch=4
+            )
+        )
+
+
+def test_a_column_of_too_many_numbers_has_no_most_frequent_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aner_nb.staging._MOST_VALUES", 100)
+    data = aner.stored(
+        write(tmp_path / "a.parquet", frame_of()), target="secret-kind", missing="most_frequent"
+    )
+    with pytest.raises(
+        CaseError, match="has over 100 different numbers, too many to count. Write missing=.mean"
+    ):
+        make_work(case_of(data))
 
 
 def test_predictions_take_frames_and_rows(path: Path) -> None:

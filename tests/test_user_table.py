@@ -329,7 +329,7 @@ def test_the_most_frequent_value_fills_gaps_ties_to_the_smallest() -> None:
     source = aner.table(frame, target="y", missing="most_frequent", categorical="one_hot").load()
     from aner_nb.filling import fit_filling
 
-    filling = fit_filling(source, np.arange(6))
+    filling = fit_filling(source.spans, lambda: iter([source.features]), 3)
     assert filling is not None
     np.testing.assert_array_equal(filling.values, [1.0, 1.0, 0.0])
 
