@@ -6,6 +6,8 @@ import ast
 import importlib.resources
 import json
 import shutil
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,19 @@ def set_settings(address: str, values: dict[str, str]) -> None:
         assert answer.status == 204
 
 
+def running_kernels(address: str) -> list[dict[str, Any]]:
+    """Return the server's kernels; while one is just starting, the server answers with an error of its own."""
+    deadline = time.monotonic() + 15
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/api/kernels", timeout=30) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 def test_a_bundle_opens_from_the_file_browser_and_follows_the_theme(lab: Any, page: Any) -> None:
     shutil.copytree(SHIPPED, lab[1] / "bundle", dirs_exist_ok=True)
     open_lab(lab, page, "bundle")
@@ -81,7 +96,13 @@ def test_a_bundle_opens_from_the_file_browser_and_follows_the_theme(lab: Any, pa
     double_click(page, "summaries.json")
     page.wait_for_selector(".aner-report table")
     words = page.locator(".aner-report").inner_text()
-    assert "7 of 8 groups beat their fastest standalone placement" in words
+    groups = [
+        case
+        for case in json.loads((SHIPPED / "summaries.json").read_text())["cases"]
+        if case["fit_comparison"]
+    ]
+    won = sum(group["fit_comparison"]["ratio"] > 1 for group in groups)
+    assert f"{won} of {len(groups)} groups beat their fastest standalone placement" in words
     assert "19 of 19 cases agree" in words
     assert page.locator(".aner-report tbody tr").count() == 19
     assert serious(page) == []
@@ -145,7 +166,7 @@ def test_the_palette_makes_a_notebook_from_the_settings(lab: Any, page: Any) -> 
         assert given["out"].value == "results/mine"
     finally:
         set_settings(address, {})
-        for kernel in json.loads(urllib.request.urlopen(f"{address}/api/kernels", timeout=30).read()):
+        for kernel in running_kernels(address):
             urllib.request.urlopen(
                 urllib.request.Request(f"{address}/api/kernels/{kernel['id']}", method="DELETE"), timeout=30
             )
