@@ -19,7 +19,9 @@ from aner_nb.ranks import Offer, Ranks
 
 READY_SECONDS: Final = 180.0
 LARGEST_STAR: Final = 4
-"""With more ranks than these, all of them over sockets, the ranks form a chain."""
+"""With more ranks than these, all of them over sockets, the ranks form a chain if their sums are large."""
+SMALLEST_CHAINED: Final = 131_072
+"""Parameters (a sum of 1 MiB): below, passing a sum from rank to rank takes longer than reading all of them."""
 _LAST_WORDS_SECONDS: Final = 1.0
 
 
@@ -45,6 +47,7 @@ class Session:
         self._check = check
         self._channels: dict[int, StreamChannel] = {}
         self._arena: Arena | None = None
+        self._may_chain = False
         self._listener = Listener(
             self.run_id,
             unix=channel != "socket",
@@ -69,6 +72,7 @@ class Session:
         RankLost, RankFailed, BackendUnavailable, ClusterError, DeadlineExceeded
         """
         first = setups[0]
+        self._may_chain = len(setups) > LARGEST_STAR and first.model.layout.size >= SMALLEST_CHAINED
         self._arena = make_arena(first.model.layout.size, first.dtype, len(setups))
         streams: dict[int, FrameStream] = {}
         deadline = time.monotonic() + READY_SECONDS
@@ -99,7 +103,7 @@ class Session:
     def _form_chain(self, streams: Sequence[FrameStream], deadline: float) -> bool:
         """Let the ranks connect with their neighbours, if they are many and all of them elsewhere."""
         far = [rank for rank, channel in self._channels.items() if channel.kind == "socket"]
-        if len(streams) <= LARGEST_STAR or not far:
+        if not self._may_chain or not far:
             return False
         offered = {rank: self._ready(rank, streams[rank], deadline) for rank in sorted(far)}
         chained = len(far) == len(streams)
@@ -139,7 +143,7 @@ class Session:
         )
         files = setup.files if shared or setup.placed else None
         spooled = setup.files is not None and not setup.resident
-        listens = not shared and setup.rank_count > LARGEST_STAR
+        listens = self._may_chain and not shared
         sent = dataclasses.replace(setup, files=files, spooled=spooled and files is None, listens=listens)
         stream.send_document(Kind.DOCUMENT, sent.to_record())
         if shared:

@@ -96,7 +96,7 @@ def connected(
     units: int, ranks: int, rate: float, *, channel: str, address: str, encryption: Any, star: bool
 ) -> Iterator[AbstractCollective]:
     """Start the rank processes and connect them."""
-    session.LARGEST_STAR = ranks if star else 1
+    session.LARGEST_STAR, session.SMALLEST_CHAINED = ranks if star else 1, 1
     work, _ = make_work(case(units, ranks))
     opened = Session(channel=channel, host=address, check=lambda: None, encryption=encryption)
     context = multiprocessing.get_context("spawn")

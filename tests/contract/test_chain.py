@@ -106,6 +106,7 @@ def running(
     deadline: float = 20,
 ) -> Iterator[Running]:
     monkeypatch.setattr(session, "LARGEST_STAR", 1)
+    monkeypatch.setattr(session, "SMALLEST_CHAINED", 1)
     lies = lie or {}
     monkeypatch.setattr(
         host, "open_gradient", lambda setup, _rows: Told(setup.rank, act, lies.get(setup.rank, 0))

@@ -21,8 +21,9 @@ from aner_nb.channels.inline import InlineChannel
 from aner_nb.channels.shared_memory import aligned_wire, make_arena, receive_arena, send_arena
 from aner_nb.channels.socket import Listener, connect
 from aner_nb.channels.stream import FrameStream, StreamChannel, StreamRankEnd
-from aner_nb.errors import BackendUnavailable, RankFailed, RankLost
+from aner_nb.errors import BackendUnavailable, CaseError, RankFailed, RankLost
 from aner_nb.host import bytes_of
+from aner_nb.launch import connect as connect_cluster
 
 NOTHING = memoryview(b"")
 
@@ -319,3 +320,9 @@ def test_a_failure_that_nests_without_end_is_refused(make_pair: Callable[..., Pa
     pair.far.send(Header(Kind.FAILURE, pair.run_id, payload_bytes=len(text)), memoryview(text))
     with pytest.raises(RankLost, match="a document is not JSON"):
         wait_for(pair.channel)
+
+
+def test_encryption_is_left_to_the_network_by_that_very_word_only() -> None:
+    for word in ("none", "", "off", "Network"):
+        with pytest.raises(CaseError, match="connect: encryption is .* Write 'tls', or 'network'"):
+            connect_cluster("tcp://127.0.0.1:1", encryption=word)  # type: ignore[arg-type]

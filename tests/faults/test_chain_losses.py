@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import aner_nb as aner
+from aner_nb import session
 from aner_nb.events import StageEntered
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -22,8 +23,11 @@ MIDDLE = 2
 
 @pytest.fixture(scope="module")
 def five() -> Iterator[aner.Cluster]:
-    with aner.local_cluster(["numpy:1"] * RANKS) as started:
-        yield started
+    """A cluster on which small sums are chained too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "SMALLEST_CHAINED", 1)
+        with aner.local_cluster(["numpy:1"] * RANKS) as started:
+            yield started
 
 
 def case(**changes: Any) -> aner.Case:
@@ -50,6 +54,12 @@ def test_a_chain_ends_with_the_bits_of_the_star(five: aner.Cluster) -> None:
     np.testing.assert_array_equal(trial.steps.rows, star.steps.rows)
     alone = aner.run(case(channel="inline", ranks=["numpy"])).raise_unless_passed()
     np.testing.assert_allclose(trial.parameters, alone.parameters, rtol=1e-9, atol=1e-12)
+
+
+def test_small_sums_and_few_ranks_stay_a_star(five: aner.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert aner.run(case(epochs=1, ranks=["numpy"] * 4), five).receipt.reduction == "star, rank order"
+    monkeypatch.setattr(session, "SMALLEST_CHAINED", 33 * 64 + 33 + 330 + 10 + 1)
+    assert aner.run(case(epochs=1), five).receipt.reduction == "star, rank order"
 
 
 def test_a_rank_killed_in_the_middle_is_named_within_seconds(five: aner.Cluster) -> None:
