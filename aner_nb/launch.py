@@ -36,6 +36,8 @@ _DASK_SETTINGS: Final = {
     # the loops' ticks, the resource samples of a dashboard that is off, and looking for tasks to move.
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
+    # Each trial starts fresh workers, and Dask would keep 10,000 lines of log about them.
+    "distributed.admin.log-length": 200,
     "distributed.scheduler.active-memory-manager.start": False,
     "distributed.scheduler.work-stealing": False,
     "distributed.nanny.pre-spawn-environ": _WORKER_ENVIRONMENT,
