@@ -25,6 +25,7 @@ from aner_nb import __version__
 from aner_nb.backends.base import Partition
 from aner_nb.case import Placement
 from aner_nb.channels.socket import Encryption, Invitation
+from aner_nb.dask_frames import workers_of
 from aner_nb.errors import AnerError, ClusterError, RankFailed, RankLost
 from aner_nb.host import RankSetup, describe_worker, host_rank
 from aner_nb.inventory import configuration_id, platform_names
@@ -204,7 +205,7 @@ class Cluster:
 
     def _workers(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers, by address."""
-        return dict(self._client.scheduler_info(n_workers=-1)["workers"])
+        return workers_of(self._client)
 
     def _addresses(self, offers: Sequence[Offer]) -> list[str]:
         by_name = {lasting_name(address, worker): address for address, worker in self._workers().items()}
@@ -326,7 +327,7 @@ class _Tasks:
     def _check_workers(self) -> None:
         """Raise if a rank's worker is gone: Dask keeps a task for an address that has left, and says nothing."""
         try:
-            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            workers = workers_of(self._client)
         except Exception as error:
             raise ClusterError(
                 f"the scheduler was lost while ranks were placed ({type(error).__name__}).",

@@ -80,7 +80,7 @@ class DaskFrames:
         while not future.done():
             with contextlib.suppress(TimeoutError):
                 future.exception(timeout=_LOOK_SECONDS)
-            if not future.done() and worker not in self.client.scheduler_info(n_workers=-1)["workers"]:
+            if not future.done() and worker not in workers_of(self.client):
                 raise ClusterError(
                     "the worker that reads the rows was lost.",
                     where="data",
@@ -128,7 +128,7 @@ def _beside(function: Callable[..., Result], *args: Any) -> Result:
 
 def _reader(client: Any) -> str:
     """Return the address of the worker that reads: one on this host if there is one, and always the same."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = workers_of(client)
     if not workers:
         raise ClusterError("the cluster has no workers.", where="data", remedy="Start workers.")
     named = sorted(
@@ -145,6 +145,14 @@ def _is_near(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback or host == get_ip()
     except ValueError:
         return not host  # an in-process worker has no host
+
+
+def workers_of(client: Any) -> dict[str, Any]:
+    """Return what the scheduler knows of its workers, by address.
+
+    It is asked itself: a callback of the client can replace what `scheduler_info` fetched by totals without workers.
+    """
+    return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
 
 
 def client_of(cluster: object) -> Any:

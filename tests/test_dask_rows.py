@@ -17,6 +17,7 @@ import pandas
 import pytest
 
 import aner_nb as aner
+from aner_nb.dask_frames import workers_of
 from aner_nb.errors import CaseError, ClusterError
 from aner_nb.file_rows import PlacedRows
 from aner_nb.work import make_work
@@ -177,7 +178,7 @@ def test_workers_without_a_common_disk_keep_their_ranks_rows_and_send_them_to_ea
     frame = frame_of()
     expected = None
     with aner.local_cluster(["numpy:1", "numpy:1"]) as cluster:
-        workers = cluster.client.scheduler_info()["workers"]
+        workers = workers_of(cluster.client)
         for number, address in enumerate(sorted(workers, key=lambda address: workers[address]["name"])):
             own = tmp_path / f"worker-{number}"
             own.mkdir()
@@ -301,7 +302,7 @@ def test_rows_that_no_worker_sees_any_more_are_told(pair: aner.Cluster, tmp_path
     setups = make_setups(make_work(case_of(data))[0])
     (record,) = tmp_path.glob("*/staged.json")
     record.unlink()
-    addresses = list(pair.client.scheduler_info()["workers"])
+    addresses = list(workers_of(pair.client))
     with pytest.raises(ClusterError, match="no worker sees the rows that were prepared"):
         place_rows(pair.client, setups, addresses)
 
@@ -313,7 +314,7 @@ def test_a_lost_reader_is_told_and_nobody_waits(tmp_path: Path) -> None:
         return pandas.DataFrame()
 
     with aner.local_cluster(["numpy:1", "numpy:1"]) as cluster:
-        workers = cluster.client.scheduler_info()["workers"]
+        workers = workers_of(cluster.client)
         first = min(workers, key=lambda address: workers[address]["name"])
         pid = cluster.client.run(os.getpid, workers=[first])[first]
         threading.Timer(1.5, os.kill, (pid, signal.SIGKILL)).start()
