@@ -376,7 +376,7 @@ def test_the_developed_run_compares_with_the_same_masks() -> None:
     "ranks", [["cpu:1"] * 2, [["cpu:1", 1], ["cpu:1", 7]], [["cpu:1", 2], ["cpu:1", 1], ["cpu:1", 3]]]
 )
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("channel", ["shared_memory", "socket"])
+@pytest.mark.parametrize("channel", ["shared_memory", pytest.param("socket", marks=pytest.mark.long)])
 def test_a_group_of_workers_trains_what_the_reference_trains(
     cluster: aner.Cluster, ranks: list[Any], channel: str
 ) -> None:

@@ -29,6 +29,7 @@ def test_memory_is_flat_over_ten_thousand_updates(cluster: aner.Cluster) -> None
     ) / 5000 < 100  # bytes an update; a leak of one gradient would be 460
 
 
+@pytest.mark.long
 def test_a_rank_holds_its_rows_and_few_copies_of_the_parameters(cluster: aner.Cluster) -> None:
     small, large = (
         aner.Case(
