@@ -73,13 +73,19 @@ def _run(
 
 @pytest.mark.parametrize(
     ("configuration", "check"),
-    [(name, check) for name, (_, checks) in _CONFIGURATIONS.items() for check in checks],
+    [
+        # Each configuration is a process of its own; trials omit and spoil kernels too, in test_trials.
+        pytest.param(name, check, marks=() if name == "plain" else pytest.mark.long)
+        for name, (_, checks) in _CONFIGURATIONS.items()
+        for check in checks
+    ],
 )
 def test_check(library: Path, configuration: str, check: str) -> None:
     failures = _run_checks(library, configuration)
     assert check not in failures, failures[check]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
