@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from aner_nb.optimizers import AdamW as AdamW
     from aner_nb.optimizers import RMSprop as RMSprop
     from aner_nb.plan import make_plan as make_plan
+    from aner_nb.predictions import Predictions as Predictions
+    from aner_nb.predictions import predict_suite as predict_suite
     from aner_nb.results import compare as compare
     from aner_nb.schedules import CosineDecay as CosineDecay
     from aner_nb.schedules import ExponentialDecay as ExponentialDecay
@@ -99,6 +101,8 @@ _HOME: Final = {
     "Study": "study",
     "open_study": "study",
     "run_suite": "study",
+    "Predictions": "predictions",
+    "predict_suite": "predictions",
     "Suite": "suites",
     "suite": "suites",
     "suite_names": "suites",

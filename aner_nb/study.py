@@ -262,7 +262,7 @@ def run_suite(
             whole = chosen.merged(_kept_suite(folder.path, held)) if held is not None else chosen
             folder.save_document("suite", whole.to_record())
         if missing:
-            with _hosting(chosen, cluster) as host:
+            with hosting(chosen, cluster) as host:
                 _save_platforms(folder, host)
                 _run_slots(missing, host, folder, subscribers, stop, between, deadline_seconds)
     return open_study(out)
@@ -331,7 +331,8 @@ def _unanswered(chosen: Suite, receipts: Sequence[TrialReceipt]) -> list[Slot]:
 
 
 @contextlib.contextmanager
-def _hosting(chosen: Suite, cluster: PlatformHost | None) -> Generator[PlatformHost]:
+def hosting(chosen: Suite, cluster: PlatformHost | None) -> Generator[PlatformHost]:
+    """Lend the cluster that was given, or one of this machine with the suite's placements until the block ends."""
     if cluster is not None:
         yield cluster
         return
