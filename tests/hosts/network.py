@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 HOSTS = 3
+MAC = "02:00:00:00:00:01"
 
 
 def ip(*words: str) -> None:
@@ -136,7 +137,9 @@ def hosts(folder: Path) -> Iterator[Hosts]:
     subnet = f"198.{random.choice((18, 19))}.{random.randrange(1, 255)}"
     found = Hosts(tag, subnet, folder, certificates(folder))
     try:
-        ip("link", "add", f"{tag}b", "type", "bridge")
+        # Without one of its own, a bridge takes the lowest address of its ports: it would change with each cable
+        # that is taken out, and hosts would go on sending to the old one until their ARP entries ran out.
+        ip("link", "add", f"{tag}b", "address", MAC, "type", "bridge")
         ip("addr", "add", f"{subnet}.1/24", "dev", f"{tag}b")
         ip("link", "set", f"{tag}b", "up")
         for host in range(HOSTS):
