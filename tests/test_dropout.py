@@ -390,6 +390,7 @@ def test_a_group_of_workers_trains_what_the_reference_trains(
 
 
 @pytest.mark.tensorflow
+@pytest.mark.long
 def test_weights_of_a_dropping_group_can_be_measured(cluster: aner.Cluster) -> None:
     case = case_from_record(
         {
