@@ -7,13 +7,15 @@ Each point is a real training of a few updates on this machine's ranks of one th
     T = o + w * rows * parameters + a * parameters + x * (ranks - 1) * parameters + s * (ranks - 1)
 
 with the rows of the largest shard. Points with more ranks than cores are labelled oversubscribed and are not fitted.
-The simulation puts each rank on a host of its own and adds what a star must move over the coordinator's link; it is
-arithmetic with the fitted numbers, not a measurement.
+The simulation puts each rank on a host of its own and adds what must move over the slowest link: a star's vectors all
+pass the coordinator's, a chain (which the package takes from five ranks on) has one each way on every link, and its
+first piece passes through all ranks. It is arithmetic with the fitted numbers, not a measurement.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -25,11 +27,13 @@ import altair as alt
 import numpy as np
 
 import aner_nb as aner
+from aner_nb.channels.chain import PIECE
 from aner_nb.charts import chart_svg, svg_png
 
 EPOCHS = 3
 UPDATES_PER_EPOCH = 6
 LINKS = (1, 10, 100)
+REDUCTIONS = ("chain", "star")
 HOSTS = (1, 2, 4, 8, 16, 32, 64)
 SIMULATED = ((407_050, 8192), (10_000_000, 8192))
 """Parameters and global batch of the simulated works."""
@@ -113,45 +117,60 @@ def fit(found: list[Point]) -> tuple[np.ndarray, float]:
     return costs, float(np.median(errors))
 
 
-def simulate(costs: np.ndarray) -> list[dict[str, float]]:
-    """Return the speed over one host alone, for works, hosts and links."""
-    rows: list[dict[str, float]] = []
-    for parameters, batch in SIMULATED:
+def simulate(costs: np.ndarray) -> list[dict[str, float | str]]:
+    """Return the speed over one host alone, for works, ways to add, links and hosts."""
+    rows: list[dict[str, float | str]] = []
+    for (parameters, batch), reduction, gigabits in itertools.product(SIMULATED, REDUCTIONS, LINKS):
         alone = float(np.dot(terms(parameters, batch, 1), costs))
-        for gigabits in LINKS:
-            for hosts in HOSTS:
-                computing = float(np.dot(terms(parameters, -(-batch // hosts), hosts), costs))
-                # To each other host the float32 parameters, from each its float64 sum, all over one link.
-                moved = (hosts - 1) * parameters * (4 + 8) * 8 / (gigabits * 1e9)
-                rows.append(
-                    {
-                        "parameters": parameters,
-                        "batch": batch,
-                        "gigabits": gigabits,
-                        "hosts": hosts,
-                        "speed": alone / (computing + moved),
-                    }
-                )
+        # Down go the float32 parameters, up the float64 sums.
+        vector_s = parameters * (4 + 8) * 8 / (gigabits * 1e9)
+        piece_s = min(PIECE, parameters) * (4 + 8) * 8 / (gigabits * 1e9)
+        for hosts in HOSTS:
+            columns = terms(parameters, -(-batch // hosts), hosts)
+            if hosts == 1:
+                moved = 0.0
+            elif reduction == "star":
+                moved = (hosts - 1) * vector_s
+            else:
+                # Each rank adds one vector, all at once; the first piece waits for every rank.
+                columns[3] = parameters
+                moved = vector_s + (hosts - 1) * piece_s
+            seconds = float(np.dot(columns, costs)) + moved
+            rows.append(
+                {
+                    "parameters": parameters,
+                    "batch": batch,
+                    "reduction": reduction,
+                    "gigabits": gigabits,
+                    "hosts": hosts,
+                    "speed": alone / seconds,
+                }
+            )
     return rows
 
 
-def chart(rows: list[dict[str, float]]) -> alt.FacetChart:
-    """Draw the simulated speed, one panel a work, one line a link."""
+def chart(rows: list[dict[str, float | str]]) -> alt.FacetChart:
+    """Draw the simulated speed, one panel a work, one line a link and way to add."""
     labelled = [{**row, "link": f"{row['gigabits']:g} Gb/s"} for row in rows]
     for row in labelled:
         row["work"] = f"{row['parameters']:,} parameters, batch {row['batch']:,}"
     hosts = alt.X("hosts:Q", scale=alt.Scale(type="log", base=2), title="hosts, one rank each")
-    speed = alt.Y("speed:Q", title="speed over one host (simulated)")
+    speed = alt.Y("speed:Q", scale=alt.Scale(type="log", base=2), title="speed over one host (simulated)")
     link = alt.Color(
-        "link:N", title="link of the coordinator", scale=alt.Scale(range=["#0072B2", "#D55E00", "#009E73"])
+        "link:N",
+        title="slowest link",
+        sort=[f"{gigabits} Gb/s" for gigabits in LINKS],
+        scale=alt.Scale(range=["#D55E00", "#0072B2", "#009E73"]),
     )
     return (
         alt.Chart(alt.Data(values=labelled))
         .mark_line(point=True)
-        .encode(x=hosts, y=speed, color=link)
-        .properties(width=240, height=180)
+        .encode(
+            x=hosts, y=speed, color=link, strokeDash=alt.StrokeDash("reduction:N", title="sums add up in a")
+        )
+        .properties(width=240, height=200)
         .facet(column=alt.Column("work:N", title=None))
-        .properties(title="Simulation, not a measurement: a star over one link")
+        .properties(title="Simulation, not a measurement: how far a group of hosts would pay")
     )
 
 
@@ -186,12 +205,15 @@ def main() -> None:
         f" + {rank * 1e3:.3f} ms a further rank; median error {error:.1%}"
     )
     rows = simulate(costs)
-    print("\nsimulated speed over one host (a star; arithmetic with the fitted costs)")
-    print(f"{'parameters':>12} {'batch':>7} {'Gb/s':>5}  " + " ".join(f"{hosts:>6}" for hosts in HOSTS))
+    print("\nsimulated speed over one host (arithmetic with the fitted costs); hosts in the columns")
+    print(
+        f"{'parameters':>12} {'batch':>7} {'adding':>7} {'Gb/s':>5}  "
+        + " ".join(f"{hosts:>6}" for hosts in HOSTS)
+    )
     for start in range(0, len(rows), len(HOSTS)):
         line = rows[start : start + len(HOSTS)]
         print(
-            f"{line[0]['parameters']:>12,} {line[0]['batch']:>7} {line[0]['gigabits']:>5}  "
+            f"{line[0]['parameters']:>12,} {line[0]['batch']:>7} {line[0]['reduction']:>7} {line[0]['gigabits']:>5}  "
             + " ".join(f"{row['speed']:>6.2f}" for row in line)
         )
     if arguments.json:

@@ -6,6 +6,7 @@ column is the mean loss over the training rows at the end, computed by one funct
 
     python benchmarks/peers.py [--works small,wide,deep] [--peers ours-1,ours-2,...] [--rounds 5] [--json FILE]
 
+`halves-2` is no peer but a bound: two processes compute half of the rows each, at the same time, and exchange nothing.
 Optional peers are skipped with a reason when they are not installed.
 """
 
@@ -124,19 +125,56 @@ def _tf_forward(tf: Any, arrays: Any, features: Any) -> Any:
 
 def compiled_loop(shared: Shared, _ranks: int, jit: bool = False) -> dict[str, float]:
     """The whole loop as one TensorFlow function: nothing of Python is left between two updates."""
+    return _run_loop(shared, slice(0, shared.batch), jit=jit)
+
+
+def halves(shared: Shared, ranks: int) -> dict[str, float]:
+    """The same loop on each rank's own rows, at the same time, with no exchange: what this machine could give at best.
+
+    It is no training with the whole batch, so its loss is another one.
+    """
+    rank, share = int(os.environ["RANK"]), shared.batch // ranks
+    mine = slice(rank * share, (rank + 1) * share)
+    return _run_loop(shared, mine, meet=lambda: _meet(rank, ranks))
+
+
+def _meet(rank: int, ranks: int) -> None:
+    """Return in all processes at once."""
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if rank == 0:
+        with socket.create_server(address) as server:
+            others = [server.accept()[0] for _ in range(ranks - 1)]
+        for other in others:
+            other.close()
+        return
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with socket.create_connection(address) as connection:
+                connection.recv(1)
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _run_loop(
+    shared: Shared, mine: slice, *, jit: bool = False, meet: Callable[[], None] = lambda: None
+) -> dict[str, float]:
     tf = _tensorflow()
     variables = [tf.Variable(array) for array in shared.arrays()]
     x, y = tf.constant(shared.features), tf.constant(shared.targets)
-    starts = tf.constant([shared.block(update).start for update in range(len(shared.batches))])
-    batch = shared.batch
+    starts = tf.constant([shared.block(update).start + mine.start for update in range(len(shared.batches))])
+    rows_each = mine.stop - mine.start
 
     @tf.function(jit_compile=jit)
     def loop(first: Any, last: Any) -> None:
         for update in tf.range(first, last):
             start = starts[update]
-            rows = x[start : start + batch]
-            rows.set_shape([batch, x.shape[1]])
-            labels = y[start : start + batch]
+            rows = x[start : start + rows_each]
+            rows.set_shape([rows_each, x.shape[1]])
+            labels = y[start : start + rows_each]
             with tf.GradientTape() as tape:
                 output = _tf_forward(tf, variables, rows)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output))
@@ -145,6 +183,7 @@ def compiled_loop(shared: Shared, _ranks: int, jit: bool = False) -> dict[str, f
 
     count = len(shared.batches)
     loop(tf.constant(0), tf.constant(UPDATES_PER_EPOCH))
+    meet()
     began = time.perf_counter()
     loop(tf.constant(UPDATES_PER_EPOCH), tf.constant(count))
     spent = time.perf_counter() - began
@@ -328,6 +367,7 @@ PEERS: dict[str, tuple[Callable[[Shared, int], dict[str, float]], int, str]] = {
     "ours-1": (ours, 1, "tensorflow"),
     "ours-2": (ours, 2, "tensorflow"),
     "loop-1": (compiled_loop, 1, "tensorflow"),
+    "halves-2": (halves, 2, "tensorflow"),
     "loop-xla-1": (compiled_loop_xla, 1, "tensorflow"),
     "keras-1": (keras_fit, 1, "tensorflow"),
     "mirrored-1": (multi_worker_mirrored, 1, "tensorflow"),
@@ -336,7 +376,7 @@ PEERS: dict[str, tuple[Callable[[Shared, int], dict[str, float]], int, str]] = {
     "ddp-2": (torch_ddp, 2, "torch"),
     "dask-2": (dask_submit, 2, "tensorflow"),
 }
-_OWN_PROCESSES = ("mirrored-1", "mirrored-2", "ddp-1", "ddp-2")
+_OWN_PROCESSES = ("halves-2", "mirrored-1", "mirrored-2", "ddp-1", "ddp-2")
 _CHILD_WORK: tuple[str, str] = ("", "")
 
 
