@@ -162,12 +162,10 @@ def chart(rows: list[dict[str, float | str]]) -> alt.FacetChart:
         sort=[f"{gigabits} Gb/s" for gigabits in LINKS],
         scale=alt.Scale(range=["#D55E00", "#0072B2", "#009E73"]),
     )
+    reduction = alt.StrokeDash("reduction:N", title="sums add up in a")
+    drawn = alt.Chart(alt.Data(values=labelled)).encode(x=hosts, y=speed, color=link)
     return (
-        alt.Chart(alt.Data(values=labelled))
-        .mark_line(point=True)
-        .encode(
-            x=hosts, y=speed, color=link, strokeDash=alt.StrokeDash("reduction:N", title="sums add up in a")
-        )
+        (drawn.mark_line().encode(strokeDash=reduction) + drawn.mark_circle(opacity=1))
         .properties(width=240, height=200)
         .facet(column=alt.Column("work:N", title=None))
         .properties(title="Simulation, not a measurement: how far a group of hosts would pay")
