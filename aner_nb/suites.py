@@ -19,6 +19,10 @@ from aner_nb.receipts import Role
 from aner_nb.user_arrays import OWN_SOURCES, KeptArrays
 
 _MAX_FILE_BYTES: Final = 2**20
+LARGEST_COUNT: Final = 1000
+"""Of warm-ups and of repetitions."""
+_COUNTS: Final = (("warm_ups", 0), ("repetitions", 1), ("seed", 0))
+"""Each with the least that it may be."""
 _FIELDS: Final = ("name", "description", "placements", "warm_ups", "repetitions", "seed", "defaults", "cases")
 
 
@@ -80,6 +84,8 @@ class Suite:
                 where=f"suite {self.name!r}",
                 remedy="Give every case a name of its own." if twice else "List at least one.",
             )
+        for field, least in _COUNTS:
+            _count(getattr(self, field), least, f"suite {self.name!r}: {field}")
 
     def only(self, keep: Callable[[Case], bool]) -> Suite:
         """Return the suite with the cases for which `keep` is true.
@@ -278,14 +284,17 @@ def parse_suite(text: str, where: str, default_name: str = "", folder: Path = Pa
         here = f"{where}: case {name!r}"
         cases.append(case_from_record(_with_model({**defaults, **own}, folder, here), where=here))
     placements = _sequence(record.get("placements", ["cpu:1", "cpu:1"]), f"{where}: placements")
+    counts = {
+        field: _count(record[field], least, f"{where}: {field}")
+        for field, least in _COUNTS
+        if field in record
+    }
     return Suite(
         name=str(record.get("name", default_name or where)),
         cases=tuple(cases),
         description=str(record.get("description", "")),
         placements=tuple(map(str, placements)),
-        warm_ups=_count(record, "warm_ups", 1, 0, where),
-        repetitions=_count(record, "repetitions", 3, 1, where),
-        seed=_count(record, "seed", 0, 0, where),
+        **counts,
     )
 
 
@@ -321,8 +330,6 @@ def suite_from_record(record: Any, where: str = "suite") -> Suite:
         values["earlier"] = tuple(
             Schedule(int(one["seed"]), tuple(map(str, one["names"]))) for one in record.get("earlier", ())
         )
-        for field, default, least in (("warm_ups", 1, 0), ("repetitions", 3, 1), ("seed", 0, 0)):
-            values[field] = _count(record, field, default, least, where)
         return Suite(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CaseError(
@@ -370,12 +377,11 @@ def _sequence(value: object, where: str) -> Sequence[Any]:
     return cast("list[Any]", value)
 
 
-def _count(record: Mapping[str, Any], field: str, default: int, least: int, where: str) -> int:
-    value: object = record.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1000:
+def _count(value: object, least: int, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
         raise CaseError(
-            f"{value!r} is not a whole number from {least} to 1000.",
-            where=f"{where}: {field}",
+            f"{value!r} is not a whole number from {least} to {LARGEST_COUNT}.",
+            where=where,
             remedy="Correct the value.",
         )
     return value

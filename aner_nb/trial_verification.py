@@ -15,12 +15,12 @@ from aner_nb.machine import EMULATED
 from aner_nb.plan import TAIL_RULE, Plan
 from aner_nb.receipts import SCHEMA_VERSION, TrialReceipt
 from aner_nb.stopping import early_stopping_from_record
-from aner_nb.suites import Schedule
+from aner_nb.suites import LARGEST_COUNT, Schedule
 
 _MAX_SHOWN: Final = 500
 _MAX_ROWS: Final = 2**26
 """Training rows whose order is recomputed; the product's own studies stay far below."""
-_MAX_PLACES: Final = 1_000_000
+_MAX_PLACES: Final = 200_000
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -247,7 +247,9 @@ def _schedule(suite: Mapping[str, Any]) -> dict[tuple[str, str, int], set[tuple[
     own: dict[str, Any] = {"seed": suite["seed"], "names": [case["name"] for case in suite["cases"]]}
     warm_ups, repetitions = int(suite["warm_ups"]), int(suite["repetitions"])
     records = (own, *suite.get("earlier", ()))
-    if sum(len(record["names"]) for record in records) * max(warm_ups + repetitions, 1) > _MAX_PLACES:
+    if not (0 <= warm_ups <= LARGEST_COUNT and 1 <= repetitions <= LARGEST_COUNT):
+        raise ValueError(f"it has {warm_ups:,} warm-ups and {repetitions:,} repetitions")
+    if sum(len(record["names"]) or 1 for record in records) * (warm_ups + repetitions) > _MAX_PLACES:
         raise ValueError(f"its schedules have over {_MAX_PLACES:,} trials")
     places: dict[tuple[str, str, int], set[tuple[int, int]]] = {}
     for record in records:

@@ -415,6 +415,24 @@ def test_long_texts_take_no_long_time(bundle: Path) -> None:
     assert time.perf_counter() - began < 10
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"warm_ups": -(10**12), "repetitions": 10**12 + 3},
+        {"warm_ups": 0, "repetitions": 10**12},
+        {"earlier": [{"seed": 0, "names": []}] * 100_000},
+        {"earlier": [{"seed": seed, "names": ["a"]} for seed in range(100_000)]},
+    ],
+)
+def test_a_schedule_without_end_is_a_finding_at_once(bundle: Path, changes: dict[str, Any]) -> None:
+    path = bundle / "suite.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    sign(bundle)
+    began = time.perf_counter()
+    assert any("suite.json" in str(finding) for finding in verify(bundle))
+    assert time.perf_counter() - began < 10
+
+
 def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
     study = make_study(tmp_path / "study", repetitions=1)
     (tmp_path / "documents").mkdir()

@@ -6,9 +6,12 @@ Exit code 1, and the input in full, if anything but an `AnerError` came out of o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aner_nb.errors import AnerError
@@ -28,7 +31,27 @@ class Tally:
     slowest: float = 0.0
     """Seconds of the slowest input."""
     others: list[tuple[object, BaseException]] = field(default_factory=list)
-    """Inputs with any other outcome."""
+    """Inputs with any other outcome, and those that took too long."""
+
+
+LONGEST_SECONDS = 5.0
+"""A single input that takes longer counts as one that hangs."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in what runs longer."""
+
+    def ring(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"not done within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def fuzz(parser: Parser, inputs: int, seed: int) -> Tally:
@@ -39,7 +62,8 @@ def fuzz(parser: Parser, inputs: int, seed: int) -> Tally:
         made = parser.make(random.Random(f"{seed}/{parser.name}/{number}"))
         before = time.perf_counter()
         try:
-            accepted = parser.feed(made)
+            with time_limit(LONGEST_SECONDS):
+                accepted = parser.feed(made)
         except AnerError:
             accepted = False
         except Exception as error:
