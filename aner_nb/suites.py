@@ -284,17 +284,14 @@ def parse_suite(text: str, where: str, default_name: str = "", folder: Path = Pa
         here = f"{where}: case {name!r}"
         cases.append(case_from_record(_with_model({**defaults, **own}, folder, here), where=here))
     placements = _sequence(record.get("placements", ["cpu:1", "cpu:1"]), f"{where}: placements")
-    counts = {
-        field: _count(record[field], least, f"{where}: {field}")
-        for field, least in _COUNTS
-        if field in record
-    }
     return Suite(
         name=str(record.get("name", default_name or where)),
         cases=tuple(cases),
         description=str(record.get("description", "")),
         placements=tuple(map(str, placements)),
-        **counts,
+        warm_ups=_count(record.get("warm_ups", 1), 0, f"{where}: warm_ups"),
+        repetitions=_count(record.get("repetitions", 3), 1, f"{where}: repetitions"),
+        seed=_count(record.get("seed", 0), 0, f"{where}: seed"),
     )
 
 
